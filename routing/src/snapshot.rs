@@ -1,0 +1,167 @@
+//! What the control plane publishes and the shards read: models, pools, endpoints and settings, immutable once built.
+//!
+//! **Invariant:** a snapshot never holds state that a request changes. In-flight counts, cooldowns and picker cursors
+//! live in [`crate::load::LoadTable`] and outlive snapshots; an endpoint refers to them by its [`Slot`].
+
+use crate::Nanos;
+use crate::load::Slot;
+use crate::pipeline::Profile;
+use std::collections::HashMap;
+use std::net::SocketAddr;
+use std::sync::Arc;
+
+/// Everything a shard needs to serve, swapped as a whole.
+#[derive(Debug)]
+pub struct Snapshot {
+    /// Grows by one with each publication; the first is 1.
+    pub version: u64,
+    /// Models by the name clients use.
+    pub models: HashMap<Box<str>, Arc<Model>>,
+    /// Every endpoint, in configuration order.
+    pub endpoints: Vec<Arc<Endpoint>>,
+    /// Limits, timeouts and switches that a reload may change.
+    pub settings: Arc<Settings>,
+}
+
+/// A model clients can name.
+#[derive(Debug)]
+pub struct Model {
+    /// The public name.
+    pub name: Arc<str>,
+    /// Candidate endpoints, sorted by id. Empty: the model is known, and nothing serves it.
+    pub endpoints: Vec<Arc<Endpoint>>,
+    /// How an endpoint is chosen.
+    pub profile: Arc<Profile>,
+    /// Unix seconds at which the model was first seen, for `GET /v1/models`.
+    pub created: u64,
+}
+
+/// One serving address of one model.
+#[derive(Debug)]
+pub struct Endpoint {
+    /// The operator's name for it; unique.
+    pub id: Arc<str>,
+    /// Where its counters live. The slot is recycled when the last `Arc<Endpoint>` of an incarnation is dropped.
+    pub slot: Slot,
+    /// Model id the engine itself answers to.
+    pub served_model: Arc<str>,
+    /// Pool name.
+    pub pool: Arc<str>,
+    /// The (model, pool) metric series that this endpoint's requests count into, see [`Snapshot`]'s publisher.
+    pub series: u32,
+    /// Address to connect to.
+    pub address: SocketAddr,
+    /// `Host` header toward the engine: `host:port`.
+    pub authority: Box<str>,
+    /// Path before `/v1/...` in the endpoint's URL, without a trailing slash; mostly empty.
+    pub base_path: Box<str>,
+    /// Engine family.
+    pub engine: Engine,
+    /// Relative weight for the `weighted` picker where the engine reports no capacity; 0 is legal.
+    pub weight: f64,
+    /// Serving role.
+    pub role: Role,
+}
+
+/// Engine families; each has its own metric names, error shapes and surfaces.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Engine {
+    /// vLLM.
+    Vllm,
+    /// SGLang.
+    Sglang,
+    /// llama.cpp's server.
+    Llamacpp,
+    /// `llmgw sim-engine`.
+    Sim,
+    /// Anything that speaks OpenAI's API.
+    Openai,
+}
+
+/// Part that an engine plays in disaggregated serving.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Role {
+    /// Prefill and decode.
+    Unified,
+    /// Prefill only.
+    Prefill,
+    /// Decode only.
+    Decode,
+}
+
+/// Limits, timeouts and switches of the request path. Durations in [`Nanos`], sizes in bytes; meanings as in
+/// `docs/configuration.md`.
+#[derive(Debug, Clone)]
+#[allow(missing_docs)] // each field is the configuration key of the same name
+pub struct Settings {
+    pub max_body: usize,
+    pub max_header: usize,
+    pub max_headers: usize,
+    pub max_connections: usize,
+    pub max_connections_per_client: u32,
+    pub max_json_depth: u16,
+    pub buffered_total: usize,
+    /// `true`: a client's FIN after its request aborts it.
+    pub half_close_abort: bool,
+    pub timeout_header: Nanos,
+    pub timeout_idle: Nanos,
+    pub timeout_body_idle: Nanos,
+    pub timeout_connect: Nanos,
+    pub timeout_first_token: Nanos,
+    pub timeout_between_tokens: Nanos,
+    pub timeout_total: Nanos,
+    pub timeout_upstream_idle: Nanos,
+    pub timeout_shutdown: Nanos,
+    /// Endpoints tried beyond the first.
+    pub retries: u8,
+    /// Share of requests that may be retries after 503 or 429.
+    pub retry_budget: f64,
+    pub cooldown: Nanos,
+    pub inject_usage: bool,
+    pub keep_alive_comment: Nanos,
+    /// Headers that name internal topology go to every client (keys are off and every listener is loopback).
+    pub debug_headers: bool,
+    pub cors: Cors,
+}
+
+/// Cross-origin answers for browsers.
+#[derive(Debug, Clone, Default)]
+pub struct Cors {
+    /// Allowed origins; `*` allows all; empty turns CORS off.
+    pub allow_origins: Vec<Box<str>>,
+    /// `Access-Control-Max-Age` in seconds.
+    pub max_age_s: u32,
+}
+
+impl Default for Settings {
+    /// The documented defaults.
+    fn default() -> Self {
+        use crate::SECOND;
+        Settings {
+            max_body: 32 << 20,
+            max_header: 32 << 10,
+            max_headers: 100,
+            max_connections: 65536,
+            max_connections_per_client: 4096,
+            max_json_depth: 64,
+            buffered_total: 1 << 30,
+            half_close_abort: true,
+            timeout_header: 10 * SECOND,
+            timeout_idle: 75 * SECOND,
+            timeout_body_idle: 30 * SECOND,
+            timeout_connect: 2 * SECOND,
+            timeout_first_token: 300 * SECOND,
+            timeout_between_tokens: 120 * SECOND,
+            timeout_total: 3600 * SECOND,
+            timeout_upstream_idle: 4 * SECOND,
+            timeout_shutdown: 30 * SECOND,
+            retries: 2,
+            retry_budget: 0.2,
+            cooldown: 15 * SECOND,
+            inject_usage: true,
+            keep_alive_comment: 15 * SECOND,
+            debug_headers: false,
+            cors: Cors { allow_origins: vec!["*".into()], max_age_s: 600 },
+        }
+    }
+}
