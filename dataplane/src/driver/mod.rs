@@ -24,7 +24,9 @@ use std::net::{IpAddr, SocketAddr};
 use std::ops::Deref;
 use std::sync::Arc;
 
+pub mod clock;
 pub mod epoll;
+pub mod listen;
 pub mod sim;
 
 #[cfg(test)]
@@ -65,6 +67,27 @@ pub enum ConnError {
     Unreachable,
     /// Out of descriptors, ports or memory on this side.
     Local,
+}
+
+/// What a driver did since it was made, for metrics. Counts only grow.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Counters {
+    /// Waits that returned, those that did not wait included.
+    pub wakeups: u64,
+    /// Calls to receive.
+    pub recvs: u64,
+    /// Calls to send.
+    pub sends: u64,
+    /// Calls to accept, those that found nothing included.
+    pub accept_calls: u64,
+    /// Connections accepted.
+    pub accepts: u64,
+    /// Connects begun.
+    pub connects: u64,
+    /// Bytes received.
+    pub bytes_received: u64,
+    /// Bytes the kernel took.
+    pub bytes_sent: u64,
 }
 
 /// The connection is gone; an [`Event::Reset`] may or may not follow.
@@ -119,6 +142,10 @@ pub trait Driver {
     fn now(&self) -> Nanos;
     /// Unix time in nanoseconds at the same reading, for records and headers.
     fn wall(&self) -> u64;
+    /// What was done so far.
+    fn counters(&self) -> Counters {
+        Counters::default()
+    }
     /// Handle to wake this driver.
     fn bell(&self) -> Arc<dyn Bell>;
 

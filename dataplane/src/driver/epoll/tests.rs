@@ -1,0 +1,1 @@
+//! What is peculiar to epoll; the contract is tested by the conformance suite.
