@@ -1,0 +1,235 @@
+//! Writing heads and chunks, and the policy that says which header fields pass between clients and engines.
+//!
+//! **Invariant:** nothing that names this hop, its peers or their secrets passes in either direction. Underscores count
+//! as hyphens here, since some engines' frameworks cannot tell them apart.
+
+use std::io::Write as _;
+
+/// The end of a chunked body, without trailers.
+pub const LAST_CHUNK: &[u8] = b"0\r\n\r\n";
+/// What follows each chunk's data.
+pub const CHUNK_END: &[u8] = b"\r\n";
+
+/// Most bytes of a chunk's size line.
+const CHUNK_START_MAX: usize = 18;
+
+/// The size line of a chunk, kept on the stack for vectored writes.
+#[derive(Debug, Clone, Copy)]
+pub struct ChunkStart {
+    bytes: [u8; CHUNK_START_MAX],
+    from: u8,
+}
+
+impl ChunkStart {
+    /// Size line of a chunk of `len` bytes. `len` 0 would end the body: use [`LAST_CHUNK`] for that.
+    pub fn new(len: usize) -> Self {
+        debug_assert!(len > 0, "an empty chunk ends the body");
+        const HEX: &[u8; 16] = b"0123456789abcdef";
+        let mut bytes = [0; CHUNK_START_MAX];
+        bytes[CHUNK_START_MAX - 2..].copy_from_slice(b"\r\n");
+        let mut from = CHUNK_START_MAX - 2;
+        let mut rest = len;
+        loop {
+            from -= 1;
+            bytes[from] = HEX[rest & 15];
+            rest >>= 4;
+            if rest == 0 {
+                break;
+            }
+        }
+        #[allow(clippy::cast_possible_truncation)] // below 18
+        ChunkStart { bytes, from: from as u8 }
+    }
+
+    /// The line with its CRLF.
+    pub fn as_bytes(&self) -> &[u8] {
+        &self.bytes[usize::from(self.from)..]
+    }
+}
+
+/// Appends the size line of a chunk of `len` bytes; see [`ChunkStart::new`].
+pub fn put_chunk_start(out: &mut Vec<u8>, len: usize) {
+    out.extend_from_slice(ChunkStart::new(len).as_bytes());
+}
+
+/// Appends `HTTP/1.1 <status> <reason>` and CRLF.
+pub fn put_status_line(out: &mut Vec<u8>, status: u16) {
+    out.extend_from_slice(b"HTTP/1.1 ");
+    out.extend_from_slice(itoa::Buffer::new().format(status).as_bytes());
+    out.push(b' ');
+    out.extend_from_slice(reason(status).as_bytes());
+    out.extend_from_slice(b"\r\n");
+}
+
+/// Appends `<method> <base_path><path>[?<query>] HTTP/1.1` and CRLF.
+pub fn put_request_line(out: &mut Vec<u8>, method: &str, base_path: &str, path: &str, query: Option<&str>) {
+    for part in [method, " ", base_path, path] {
+        out.extend_from_slice(part.as_bytes());
+    }
+    if let Some(query) = query {
+        out.push(b'?');
+        out.extend_from_slice(query.as_bytes());
+    }
+    out.extend_from_slice(b" HTTP/1.1\r\n");
+}
+
+/// Appends one field. The value must hold no CR, LF or NUL: values of parsed heads never do.
+pub fn put_header(out: &mut Vec<u8>, name: &str, value: &[u8]) {
+    debug_assert!(!value.iter().any(|b| matches!(b, b'\r' | b'\n' | 0)), "header injection in {name}");
+    out.extend_from_slice(name.as_bytes());
+    out.extend_from_slice(b": ");
+    out.extend_from_slice(value);
+    out.extend_from_slice(b"\r\n");
+}
+
+/// Appends one field with a number.
+pub fn put_header_u64(out: &mut Vec<u8>, name: &str, value: u64) {
+    // Writing to a Vec cannot fail.
+    let _ = write!(out, "{name}: {value}\r\n");
+}
+
+/// The reason phrase; empty for statuses without a registered one.
+pub fn reason(status: u16) -> &'static str {
+    match status {
+        100 => "Continue",
+        102 => "Processing",
+        103 => "Early Hints",
+        200 => "OK",
+        201 => "Created",
+        202 => "Accepted",
+        203 => "Non-Authoritative Information",
+        204 => "No Content",
+        205 => "Reset Content",
+        206 => "Partial Content",
+        300 => "Multiple Choices",
+        301 => "Moved Permanently",
+        302 => "Found",
+        303 => "See Other",
+        304 => "Not Modified",
+        307 => "Temporary Redirect",
+        308 => "Permanent Redirect",
+        400 => "Bad Request",
+        401 => "Unauthorized",
+        402 => "Payment Required",
+        403 => "Forbidden",
+        404 => "Not Found",
+        405 => "Method Not Allowed",
+        406 => "Not Acceptable",
+        408 => "Request Timeout",
+        409 => "Conflict",
+        410 => "Gone",
+        411 => "Length Required",
+        412 => "Precondition Failed",
+        413 => "Content Too Large",
+        414 => "URI Too Long",
+        415 => "Unsupported Media Type",
+        416 => "Range Not Satisfiable",
+        417 => "Expectation Failed",
+        421 => "Misdirected Request",
+        422 => "Unprocessable Content",
+        424 => "Failed Dependency",
+        425 => "Too Early",
+        426 => "Upgrade Required",
+        428 => "Precondition Required",
+        429 => "Too Many Requests",
+        431 => "Request Header Fields Too Large",
+        451 => "Unavailable For Legal Reasons",
+        500 => "Internal Server Error",
+        501 => "Not Implemented",
+        502 => "Bad Gateway",
+        503 => "Service Unavailable",
+        504 => "Gateway Timeout",
+        505 => "HTTP Version Not Supported",
+        507 => "Insufficient Storage",
+        508 => "Loop Detected",
+        511 => "Network Authentication Required",
+        _ => "",
+    }
+}
+
+/// Fields of this hop alone (RFC 9110, 7.6.1), and those that older software treats so.
+const HOP_BY_HOP: &[&str] = &[
+    "connection",
+    "keep-alive",
+    "proxy-connection",
+    "te",
+    "trailer",
+    "transfer-encoding",
+    "upgrade",
+    "http2-settings",
+    "proxy-authenticate",
+    "proxy-authorization",
+    "proxy-authentication-info",
+];
+
+/// Written anew or of no business to an engine: framing, secrets, the client's address and origin.
+const NEVER_TO_ENGINES: &[&str] = &[
+    "host",
+    "content-length",
+    "expect",
+    "authorization",
+    "x-api-key",
+    "api-key",
+    "cookie",
+    "cookie2",
+    "accept-encoding",
+    "x-request-id",
+    "forwarded",
+    "x-real-ip",
+    "via",
+    "origin",
+    "referer",
+];
+const NEVER_TO_ENGINES_PREFIXES: &[&str] =
+    &["proxy-", "x-llmgw-", "x-tl-", "x-forwarded-", "access-control-", "sec-"];
+
+/// Written anew, or naming what is behind the gateway.
+const NEVER_TO_CLIENTS: &[&str] = &[
+    "content-length",
+    "server",
+    "via",
+    "location",
+    "content-location",
+    "set-cookie",
+    "set-cookie2",
+    "x-request-id",
+    "x-powered-by",
+    "alt-svc",
+    "process-start-time-unix",
+];
+const NEVER_TO_CLIENTS_PREFIXES: &[&str] =
+    &["proxy-", "x-accel-", "access-control-", "x-llmgw-", "x-tl-", "x-ratelimit-"];
+
+/// `true` for fields that never pass a hop, whoever sent them.
+pub fn is_hop_by_hop(name: &str) -> bool {
+    listed(name, HOP_BY_HOP)
+}
+
+/// `true` if a client's field may pass to an engine, unless `Connection` names it
+/// ([`super::ConnectionNamed::contains`]).
+pub fn forward_request_header(name: &str) -> bool {
+    !is_hop_by_hop(name) && !listed(name, NEVER_TO_ENGINES) && !prefixed(name, NEVER_TO_ENGINES_PREFIXES)
+}
+
+/// `true` if an engine's field may pass to a client, unless `Connection` names it
+/// ([`super::ConnectionNamed::contains`]).
+pub fn forward_response_header(name: &str) -> bool {
+    !is_hop_by_hop(name) && !listed(name, NEVER_TO_CLIENTS) && !prefixed(name, NEVER_TO_CLIENTS_PREFIXES)
+}
+
+fn listed(name: &str, list: &[&str]) -> bool {
+    list.iter().any(|entry| same_name(name.as_bytes(), entry.as_bytes()))
+}
+
+fn prefixed(name: &str, prefixes: &[&str]) -> bool {
+    prefixes.iter().any(|p| name.len() >= p.len() && same_name(&name.as_bytes()[..p.len()], p.as_bytes()))
+}
+
+/// Any case, `_` like `-`. `lower` is lower case and has no underscore.
+fn same_name(name: &[u8], lower: &[u8]) -> bool {
+    name.len() == lower.len()
+        && name
+            .iter()
+            .zip(lower)
+            .all(|(&a, &b)| if a == b'_' { b == b'-' } else { a.to_ascii_lowercase() == b })
+}
