@@ -1,0 +1,86 @@
+use super::*;
+
+const DENY: &str = r#"
+[licenses]
+allow = [
+  "MIT",
+  "Apache-2.0", # ours
+  # "GPL-3.0",
+  "Apache-2.0 WITH LLVM-exception",
+]
+
+[bans]
+multiple-versions = "allow"
+deny = [
+  { crate = "ring", reason = "aws-lc-rs is used" },
+  { crate = "bincode", reason = "unmaintained" },
+]
+
+[sources]
+allow-registry = ["x"]
+"#;
+
+#[test]
+fn expressions_are_met_by_the_allow_list() {
+    let table = [
+        ("MIT", true),
+        ("MIT OR GPL-3.0", true),
+        ("GPL-3.0/MIT", true),
+        ("MIT AND GPL-3.0", false),
+        ("(MIT OR GPL-3.0) AND Apache-2.0", true),
+        ("(MIT OR GPL-3.0) AND ISC", false),
+        ("Apache-2.0 WITH LLVM-exception OR GPL-3.0", true),
+        ("GPL-3.0 WITH LLVM-exception", false),
+        ("MIT MIT", false),
+        ("(MIT", false),
+        ("", false),
+    ];
+    for (expression, met) in table {
+        assert_eq!(satisfied(expression, &allowed(DENY)), met, "{expression}");
+    }
+}
+
+#[test]
+fn deny_toml_is_read() {
+    assert_eq!(allowed(DENY), ["MIT", "Apache-2.0", "Apache-2.0 WITH LLVM-exception"]);
+    let names: Vec<_> = banned(DENY).into_iter().map(|(name, _)| name).collect();
+    assert_eq!(names, ["ring", "bincode"]);
+}
+
+#[test]
+fn what_is_wrong_names_the_package() {
+    let package = |name: &str, license: Option<&str>, own| Package {
+        name: name.to_owned(),
+        version: "1.0.0".to_owned(),
+        license: license.map(str::to_owned),
+        own,
+    };
+    let packages = [
+        package("good", Some("MIT"), false),
+        package("ours", None, true),
+        package("ring", Some("Apache-2.0"), false),
+        package("copyleft", Some("GPL-3.0"), false),
+        package("silent", None, false),
+    ];
+    let wrong = check(&packages, &allowed(DENY), &banned(DENY));
+    assert_eq!(
+        wrong,
+        [
+            "ring 1.0.0 is banned: aws-lc-rs is used",
+            "copyleft 1.0.0: `GPL-3.0` is not in the allow list of deny.toml",
+            "silent 1.0.0 names no licence",
+        ]
+    );
+}
+
+#[test]
+fn the_repository_s_own_list_has_the_banned_crates() {
+    let deny = std::fs::read_to_string(proc::root().join("deny.toml")).expect("deny.toml is there");
+    let names: Vec<_> = banned(&deny).into_iter().map(|(name, _)| name).collect();
+    for name in
+        ["serde_yaml", "serde_yml", "rustls-pemfile", "bincode", "ring", "simd-json", "glommio", "openssl"]
+    {
+        assert!(names.iter().any(|n| n == name), "{name} is missing from deny.toml");
+    }
+    assert!(allowed(&deny).iter().any(|l| l == "Apache-2.0"));
+}

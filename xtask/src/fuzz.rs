@@ -1,0 +1,88 @@
+//! `cargo xtask fuzz`: libFuzzer over the parsers, on the stable compiler.
+//!
+//! The targets and their corpora are in `fuzz/`, a workspace of its own. A run works on a copy of the corpus, so that
+//! the repository's stays as it is; what crashed is kept in `fuzz/artifacts/`.
+
+use crate::proc::{self, Outcome, TempDir, cargo};
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+/// Coverage that libFuzzer steers by, with assertions on; the release profile of `fuzz/` adds optimisation.
+const RUSTFLAGS: &str = "--cfg fuzzing -Cpasses=sancov-module -Cllvm-args=-sanitizer-coverage-level=4 \
+    -Cllvm-args=-sanitizer-coverage-inline-8bit-counters -Cllvm-args=-sanitizer-coverage-pc-table \
+    -Cllvm-args=-sanitizer-coverage-trace-compares -Cdebug-assertions -Ccodegen-units=1";
+
+/// Builds the targets and runs one or all for `seconds` each.
+pub fn run(seconds: u64, only: Option<&str>) -> Outcome {
+    let targets = targets()?;
+    if let Some(name) = only.filter(|name| !targets.iter().any(|t| t == name)) {
+        return Err(format!("no fuzz target {name}; there are: {}", targets.join(", ")));
+    }
+    let host = build()?;
+    let folder = PathBuf::from("fuzz/target").join(host).join("release");
+    let mut failed = Vec::new();
+    for target in targets.iter().filter(|t| only.is_none_or(|name| name == t.as_str())) {
+        if let Err(error) = one(&folder.join(target), target, seconds) {
+            println!("{error}");
+            failed.push(target.as_str());
+        }
+    }
+    if failed.is_empty() { Ok(()) } else { Err(format!("fuzzing found a fault in: {}", failed.join(", "))) }
+}
+
+/// Names of the targets: the files of `fuzz/fuzz_targets`.
+fn targets() -> Outcome<Vec<String>> {
+    let entries = std::fs::read_dir("fuzz/fuzz_targets").map_err(|e| format!("fuzz/fuzz_targets: {e}"))?;
+    let names =
+        entries.flatten().filter_map(|e| e.file_name().to_str()?.strip_suffix(".rs").map(str::to_owned));
+    let mut names: Vec<String> = names.collect();
+    names.sort();
+    Ok(names)
+}
+
+/// Builds all targets; answers the host's triple, which names the output folder.
+fn build() -> Outcome<String> {
+    let told = proc::capture(Command::new("rustc").arg("-vV"))?;
+    let host = told.lines().find_map(|line| line.strip_prefix("host: ")).ok_or("rustc -vV names no host")?;
+    let mut command = cargo();
+    command.args(["build", "--release", "--bins", "--manifest-path", "fuzz/Cargo.toml", "--target", host]);
+    command.args(["--target-dir", "fuzz/target"]);
+    // Naming the target keeps the flags away from build scripts.
+    command.env("RUSTC_BOOTSTRAP", "1").env("RUSTFLAGS", RUSTFLAGS);
+    proc::run(&mut command)?;
+    Ok(host.to_owned())
+}
+
+fn one(binary: &Path, target: &str, seconds: u64) -> Outcome {
+    let temp = TempDir::new(&format!("fuzz-{target}"))?;
+    copy(&PathBuf::from("fuzz/corpus").join(target), temp.path())?;
+    let artifacts = PathBuf::from("fuzz/artifacts").join(target);
+    std::fs::create_dir_all(&artifacts).map_err(|e| format!("cannot make {}: {e}", artifacts.display()))?;
+    let mut command = Command::new(binary);
+    command.arg(temp.path()).arg(format!("-max_total_time={seconds}"));
+    command.arg(format!("-artifact_prefix={}/", artifacts.display()));
+    command.args(["-timeout=10", "-rss_limit_mb=1024", "-print_final_stats=1", "-verbosity=0"]);
+    let mut artifact = None;
+    let passed = proc::watch(&mut command, |line| {
+        if let Some((_, path)) = line.split_once("Test unit written to ") {
+            artifact = Some(path.trim().to_owned());
+        }
+    })?;
+    match (passed, artifact) {
+        (true, _) => Ok(()),
+        (false, Some(file)) => {
+            Err(format!("{target} failed on {file}; replay it with\n    {} {file}", binary.display()))
+        }
+        (false, None) => Err(format!("{target} failed and left no input; see its output above")),
+    }
+}
+
+/// Copies a corpus; a target without one starts from nothing.
+fn copy(from: &Path, to: &Path) -> Outcome {
+    let Ok(entries) = std::fs::read_dir(from) else { return Ok(()) };
+    for entry in entries.flatten().filter(|e| e.file_type().is_ok_and(|kind| kind.is_file())) {
+        std::fs::copy(entry.path(), to.join(entry.file_name()))
+            .map_err(|e| format!("cannot copy {}: {e}", entry.path().display()))?;
+    }
+    Ok(())
+}
