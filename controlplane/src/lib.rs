@@ -1,0 +1,2 @@
+//! The control plane.
+pub mod config;
