@@ -1,1 +1,7 @@
+//! Behaviour tables and properties of heads, chunks and the header policy.
 
+mod chunked;
+mod head;
+mod request;
+mod response;
+mod write;
