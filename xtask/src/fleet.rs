@@ -57,8 +57,8 @@ impl Fleet {
     /// Starts engines, then the gateway, and waits until each is ready.
     pub fn start(binaries: &Binaries, plan: &Plan<'_>) -> Outcome<Self> {
         let logs = TempDir::new("fleet")?;
-        let ports = free_addrs(plan.engines + 3)?;
-        let (own, engine_addrs) = ports.split_at(3);
+        let ports = free_addrs(plan.engines + 2)?;
+        let (own, engine_addrs) = ports.split_at(2);
         let mut engines = Vec::new();
         for (n, addr) in engine_addrs.iter().enumerate() {
             let mut command = Command::new(&binaries.llmgw);

@@ -4,6 +4,7 @@
 //! the repository's stays as it is; what crashed is kept in `fuzz/artifacts/`.
 
 use crate::proc::{self, Outcome, TempDir, cargo};
+use crate::setup;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
@@ -17,6 +18,13 @@ pub fn run(seconds: u64, only: Option<&str>) -> Outcome {
     let targets = targets()?;
     if let Some(name) = only.filter(|name| !targets.iter().any(|t| t == name)) {
         return Err(format!("no fuzz target {name}; there are: {}", targets.join(", ")));
+    }
+    if let Err(told) = setup::ensure(&setup::CXX) {
+        if proc::in_ci() {
+            return Err(told);
+        }
+        println!("skipped: fuzzing; {told}");
+        return Ok(());
     }
     let host = build()?;
     let folder = PathBuf::from("fuzz/target").join(host).join("release");

@@ -13,6 +13,7 @@ mod deny;
 mod fleet;
 mod fuzz;
 mod proc;
+mod setup;
 mod soak;
 mod suite;
 mod tidy;

@@ -33,14 +33,6 @@ fn the_last_line_is_plain() {
 }
 
 #[test]
-fn the_hard_limit_is_the_second_number() {
-    let limits = "Limit        Soft Limit   Hard Limit   Units\nMax open files            1024                 524288               files\n";
-    assert_eq!(descriptors_max(limits), Some(524_288));
-    assert_eq!(descriptors_max("Max open files  1024  unlimited  files"), None);
-    assert_eq!(descriptors_max(""), None);
-}
-
-#[test]
 fn filters_and_skips_go_to_either_runner() {
     let spell = |nextest| proc::spell(&runner(nextest, &["--workspace"], Some("sse"), &["thousand_streams"]));
     assert_eq!(

@@ -66,7 +66,7 @@ fn code_chars(line: &str, code: &str) -> usize {
     if !line.contains('"') {
         return line.chars().count();
     }
-    let indent = code.chars().take_while(|&c| c == ' ').count();
+    let indent = line.chars().take_while(|&c| c == ' ').count();
     indent + code.chars().filter(|&c| c != ' ').count()
 }
 

@@ -150,3 +150,12 @@ fn banned_crates_are_found_in_the_lock() {
     let found: Vec<_> = findings.iter().map(|f| (f.rule, f.line, f.message.as_str())).collect();
     assert_eq!(found, [("banned-crate", 2, "ring: aws-lc-rs is used")]);
 }
+
+#[test]
+fn the_specification_names_tests_that_exist() {
+    let page = "| limit | `key` | test |\n|---|---|---|\n| body | `max_body` | `a_test`, `x::gone` |\n";
+    let files =
+        [File::new("docs/specification.md", page), File::new("tests/e2e.rs", "//! E.\nfn a_test() {}\n")];
+    let found: Vec<_> = check(&files).into_iter().map(|f| (f.rule, f.line, f.message)).collect();
+    assert_eq!(found, [("specified-test", 3, "no test is called x::gone".to_owned())]);
+}

@@ -98,6 +98,30 @@ fn resolve(from: &str, link: &str) -> Option<String> {
     Some(parts.join("/"))
 }
 
+/// The page whose numbers tests enforce; the last cell of its tables names them.
+const SPECIFICATION: &str = "docs/specification.md";
+
+/// Every test that the specification names exists.
+pub fn specified_tests(files: &[File], report: &mut Report) {
+    let Some(page) = files.iter().find(|f| f.path == SPECIFICATION) else { return };
+    let mut known: HashSet<String> = HashSet::new();
+    for file in files.iter().filter(|f| f.is("rs")) {
+        let chars: Vec<char> = file.code.chars().collect();
+        let name = |at: usize| -> String {
+            chars[at + 2..].iter().skip_while(|c| c.is_whitespace()).take_while(|&&c| is_word(c)).collect()
+        };
+        known.extend(words(&chars, "fn").into_iter().map(name));
+    }
+    for (n, line) in page.text.lines().enumerate().filter(|(_, line)| line.starts_with('|')) {
+        let last = line.trim_end_matches(['|', ' ']).rsplit('|').next().unwrap_or("");
+        for name in last.split('`').skip(1).step_by(2) {
+            if !known.contains(name.rsplit("::").next().unwrap_or(name)) {
+                report.add(page, n + 1, "specified-test", format!("no test is called {name}"));
+            }
+        }
+    }
+}
+
 /// The crates that deny.toml bans are not in the lock file, so the check holds where cargo-deny is not installed.
 pub fn banned_crates(files: &[File], report: &mut Report) {
     let Some(deny) = files.iter().find(|f| f.path == "deny.toml") else { return };

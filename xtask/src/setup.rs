@@ -1,0 +1,114 @@
+//! What a command needs from the machine, as a table: how to tell whether it is there, how apt can bring it, and what
+//! to say where apt cannot.
+//!
+//! Outside of CI what is missing skips the tests that need it, with the reason. In CI it is a failure, so that no test
+//! goes missing unseen.
+
+use crate::proc::{self, Outcome};
+use std::process::Command;
+
+#[cfg(test)]
+mod tests;
+
+/// Something the tests need from the machine.
+pub struct Step {
+    name: &'static str,
+    /// Tests whose name contains this cannot run without it; empty: only convenience.
+    tests: &'static str,
+    /// What is wrong, if anything.
+    check: fn() -> Result<(), String>,
+    /// Debian packages that mend it.
+    apt: &'static [&'static str],
+    /// What to do where apt cannot help.
+    otherwise: &'static str,
+}
+
+/// Descriptors that the test of many streams needs in one process: both sides of each stream, and some.
+const DESCRIPTORS_MIN: u64 = 4_096;
+
+/// What `cargo xtask test` needs. A server or a browser that some tests talk to would be a row here.
+const FOR_TESTS: &[Step] = &[
+    Step {
+        name: "linker",
+        tests: "",
+        check: || {
+            if proc::works("cc", &["--version"]) { Ok(()) } else { Err("no `cc` on the path".to_owned()) }
+        },
+        apt: &["gcc", "libc6-dev"],
+        otherwise: "install a C compiler; Rust links with it",
+    },
+    Step {
+        name: "loopback",
+        tests: "",
+        check: || std::net::TcpListener::bind("127.0.0.1:0").map(drop).map_err(|e| format!("127.0.0.1: {e}")),
+        apt: &[],
+        otherwise: "bring the loopback interface up: ip link set lo up",
+    },
+    Step {
+        name: "descriptors",
+        tests: "thousand_streams",
+        check: || match descriptors_max(&std::fs::read_to_string("/proc/self/limits").unwrap_or_default()) {
+            Some(hard) if hard < DESCRIPTORS_MIN => {
+                Err(format!("the hard limit is {hard}, at least {DESCRIPTORS_MIN} are needed"))
+            }
+            _ => Ok(()),
+        },
+        apt: &[],
+        otherwise: "raise the hard limit of open files (ulimit -Hn, LimitNOFILE=, --ulimit nofile=)",
+    },
+];
+
+/// What the fuzz targets need: libFuzzer is C++.
+pub const CXX: Step = Step {
+    name: "C++ compiler",
+    tests: "",
+    check: || {
+        if proc::works("c++", &["--version"]) { Ok(()) } else { Err("no `c++` on the path".to_owned()) }
+    },
+    apt: &["g++"],
+    otherwise: "install a C++ compiler (g++ or clang); libFuzzer is built with it",
+};
+
+/// Brings what is missing, if it can; the error says what to do.
+pub fn ensure(step: &Step) -> Outcome {
+    let Err(wrong) = (step.check)() else { return Ok(()) };
+    if install(step) && (step.check)().is_ok() {
+        return Ok(());
+    }
+    Err(format!("{}: {wrong}; {}", step.name, step.otherwise))
+}
+
+/// Goes through the needs of the tests; answers the names of tests to skip.
+pub fn for_tests() -> Outcome<Vec<&'static str>> {
+    let mut skip = Vec::new();
+    for step in FOR_TESTS {
+        let Err(told) = ensure(step) else { continue };
+        if proc::in_ci() || step.tests.is_empty() {
+            return Err(told);
+        }
+        println!("skipping tests named *{}*: {told}", step.tests);
+        skip.push(step.tests);
+    }
+    Ok(skip)
+}
+
+/// Tries apt, where there is one and we may use it.
+fn install(step: &Step) -> bool {
+    let root = proc::capture(Command::new("id").arg("-u")).is_ok_and(|uid| uid.trim() == "0");
+    if step.apt.is_empty() || !root || !proc::works("apt-get", &["--version"]) {
+        return false;
+    }
+    println!("{} is missing; installing {}", step.name, step.apt.join(" "));
+    let apt = |args: &[&str]| {
+        proc::run(Command::new("apt-get").env("DEBIAN_FRONTEND", "noninteractive").args(args)).is_ok()
+    };
+    let mut args = vec!["install", "-y", "--no-install-recommends"];
+    args.extend(step.apt);
+    apt(&args) || (apt(&["update"]) && apt(&args))
+}
+
+/// The hard limit of open files as `/proc/self/limits` tells it; none when unlimited or unknown.
+fn descriptors_max(limits: &str) -> Option<u64> {
+    let row = limits.lines().find_map(|line| line.strip_prefix("Max open files"))?;
+    row.split_whitespace().nth(1)?.parse().ok()
+}
