@@ -6,6 +6,7 @@
 use crate::Nanos;
 use crate::load::Slot;
 use crate::pipeline::Profile;
+use crate::ring::{Ring, VNODES};
 use std::collections::HashMap;
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -34,6 +35,32 @@ pub struct Model {
     pub profile: Arc<Profile>,
     /// Unix seconds at which the model was first seen, for `GET /v1/models`.
     pub created: u64,
+    /// The ring of the endpoints' ids; its nodes are places in `endpoints`.
+    pub ring: Arc<Ring>,
+}
+
+impl Model {
+    /// A model of these endpoints, in any order. The ring of `previous` is kept if it has the same members.
+    pub fn new(
+        name: &str,
+        mut endpoints: Vec<Arc<Endpoint>>,
+        profile: Arc<Profile>,
+        created: u64,
+        previous: Option<&Model>,
+    ) -> Model {
+        endpoints.sort_by(|a, b| a.id.cmp(&b.id));
+        let same_members =
+            |old: &&Model| old.endpoints.iter().map(|e| &e.id).eq(endpoints.iter().map(|e| &e.id));
+        let ring = match previous.filter(same_members) {
+            Some(old) => Arc::clone(&old.ring),
+            None => {
+                let ids: Vec<&str> = endpoints.iter().map(|e| &*e.id).collect();
+                // Refused only for no virtual nodes.
+                Arc::new(Ring::new(&ids, VNODES).unwrap_or_default())
+            }
+        };
+        Model { name: name.into(), endpoints, profile, created, ring }
+    }
 }
 
 /// One serving address of one model.

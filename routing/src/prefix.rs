@@ -1,0 +1,149 @@
+//! The prefix key: the first bytes of the rendered prompt, by which requests that share their beginning meet on one
+//! endpoint.
+//!
+//! Chat messages render as `role\ncontent\n`; content given as a list renders its text parts in order. A completion's
+//! prompt renders as it is; of a list of prompts, the first; token ids as decimal numbers with spaces between. An
+//! embedding's input renders as a prompt does.
+
+use crate::scan::Fields;
+use crate::scan::walk::{Cursor, spells};
+use smallvec::SmallVec;
+
+#[cfg(test)]
+mod tests;
+
+/// Length of a full key, bytes.
+pub const PREFIX_KEY_LEN: usize = 64;
+
+/// Collects text up to the key's length.
+struct Key<'a>(&'a mut SmallVec<[u8; PREFIX_KEY_LEN]>);
+
+impl Key<'_> {
+    /// Whether there is room for more.
+    fn push(&mut self, text: &[u8]) -> bool {
+        let room = PREFIX_KEY_LEN.saturating_sub(self.0.len());
+        self.0.extend_from_slice(&text[..room.min(text.len())]);
+        !self.full()
+    }
+
+    fn full(&self) -> bool {
+        self.0.len() >= PREFIX_KEY_LEN
+    }
+}
+
+/// Puts the prefix key of a request into `out`, which is cleared first. `body` must be the one that was scanned. Of a
+/// body that names several, `messages` is taken before `prompt` and `input`. Reads no more of the prompt than it needs.
+pub fn prefix_key(fields: &Fields, body: &[u8], out: &mut SmallVec<[u8; PREFIX_KEY_LEN]>) {
+    out.clear();
+    let mut key = Key(out);
+    let text = |range: &std::ops::Range<usize>| body.get(range.clone()).unwrap_or_default();
+    if let Some(range) = &fields.messages {
+        messages(&mut Cursor::new(text(range)), &mut key);
+    } else if let Some(range) = fields.prompt.as_ref().or(fields.input.as_ref()) {
+        prompt(&mut Cursor::new(text(range)), &mut key);
+    }
+}
+
+fn messages(cursor: &mut Cursor<'_>, key: &mut Key<'_>) {
+    if !cursor.take(b'[') {
+        return;
+    }
+    while !key.full() && cursor.element() {
+        if cursor.peek() != Some(b'{') {
+            if cursor.value().is_none() {
+                return;
+            }
+            continue;
+        }
+        message(cursor, key);
+    }
+}
+
+/// Renders one message, and steps over it unless the key is full.
+fn message(cursor: &mut Cursor<'_>, key: &mut Key<'_>) {
+    let mut role = None;
+    let mut content = None;
+    let mut inside = cursor.clone();
+    inside.take(b'{');
+    while let Some(name) = inside.key() {
+        if spells(name, b"role") {
+            role = Some(inside.clone());
+        } else if spells(name, b"content") {
+            content = Some(inside.clone());
+        }
+        if role.is_some() && content.is_some() || inside.value().is_none() {
+            break;
+        }
+    }
+    for part in [role, content] {
+        if let Some(mut part) = part {
+            render_content(&mut part, key);
+        }
+        key.push(b"\n");
+    }
+    if !key.full() {
+        // Nothing further can be found in a message that does not end.
+        let _ = cursor.value();
+    }
+}
+
+/// A string, or the text parts of a list.
+fn render_content(cursor: &mut Cursor<'_>, key: &mut Key<'_>) {
+    match cursor.peek() {
+        Some(b'"') => {
+            let _ = cursor.unescape(&mut |text| key.push(text));
+        }
+        Some(b'[') => {
+            cursor.take(b'[');
+            while !key.full() && cursor.element() {
+                match cursor.peek() {
+                    Some(b'"') => {
+                        let _ = cursor.unescape(&mut |text| key.push(text));
+                    }
+                    Some(b'{') => text_part(cursor, key),
+                    _ => {
+                        if cursor.value().is_none() {
+                            return;
+                        }
+                    }
+                }
+            }
+        }
+        _ => {}
+    }
+}
+
+/// Renders a part's `text`, and steps over the part unless the key is full.
+fn text_part(cursor: &mut Cursor<'_>, key: &mut Key<'_>) {
+    cursor.take(b'{');
+    while let Some(name) = cursor.key() {
+        if spells(name, b"text") && cursor.peek() == Some(b'"') {
+            if cursor.unescape(&mut |text| key.push(text)) == Some(false) {
+                return;
+            }
+        } else if cursor.value().is_none() {
+            return;
+        }
+    }
+}
+
+/// A string; the first of several; or token ids.
+fn prompt(cursor: &mut Cursor<'_>, key: &mut Key<'_>) {
+    // A list of lists of ids is the deepest there is.
+    for _ in 0..2 {
+        if !cursor.take(b'[') || !cursor.element() {
+            break;
+        }
+    }
+    if cursor.peek() == Some(b'"') {
+        let _ = cursor.unescape(&mut |text| key.push(text));
+        return;
+    }
+    while !key.full() && cursor.element() {
+        let Some(id) = cursor.value().filter(|id| id[0].is_ascii_digit()) else {
+            return;
+        };
+        key.push(id);
+        key.push(b" ");
+    }
+}

@@ -1,0 +1,226 @@
+//! The top-level fields of a request that the gateway looks at.
+
+use super::edits::include_usage;
+use super::error::{ScanError, ScanErrorKind};
+use super::usage::whole_number;
+use super::walk::{Cursor, spells};
+use smallvec::SmallVec;
+use std::ops::Range;
+
+/// Most occurrences of one key that has to be rewritten everywhere.
+pub(super) const OCCURRENCES_MAX: usize = 64;
+
+/// Byte ranges of all occurrences of a value.
+pub type Spans = SmallVec<[Range<usize>; 1]>;
+
+/// Whether the client asked for the usage report of a stream.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum UsageAsk {
+    /// It did, and gets the report.
+    Asked,
+    /// It did not: nothing, `null` or `false` is there.
+    NotAsked,
+    /// Something of another type is there, left for the engine to judge.
+    Other,
+}
+
+/// Fields by number; see [`Field::ALL`].
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Field {
+    Model,
+    Stream,
+    StreamOptions,
+    MaxTokens,
+    MaxCompletionTokens,
+    N,
+    Messages,
+    Prompt,
+    Input,
+    User,
+    Seed,
+    Logprobs,
+}
+
+impl Field {
+    pub(super) const ALL: [Field; 12] = [
+        Field::Model,
+        Field::Stream,
+        Field::StreamOptions,
+        Field::MaxTokens,
+        Field::MaxCompletionTokens,
+        Field::N,
+        Field::Messages,
+        Field::Prompt,
+        Field::Input,
+        Field::User,
+        Field::Seed,
+        Field::Logprobs,
+    ];
+
+    pub(super) fn name(self) -> &'static str {
+        match self {
+            Field::Model => "model",
+            Field::Stream => "stream",
+            Field::StreamOptions => "stream_options",
+            Field::MaxTokens => "max_tokens",
+            Field::MaxCompletionTokens => "max_completion_tokens",
+            Field::N => "n",
+            Field::Messages => "messages",
+            Field::Prompt => "prompt",
+            Field::Input => "input",
+            Field::User => "user",
+            Field::Seed => "seed",
+            Field::Logprobs => "logprobs",
+        }
+    }
+
+    /// By a key as it stands between its quotes.
+    pub(super) fn from_raw(key: &[u8]) -> Option<Field> {
+        Self::ALL.into_iter().find(|field| spells(key, field.name().as_bytes()))
+    }
+}
+
+/// Longest key, as escaped, that can spell a field's name.
+pub(super) const KEY_MAX: usize = 6 * "max_completion_tokens".len();
+
+/// Where values lie, as the scan noted them.
+#[derive(Debug, Clone, Default)]
+pub(super) struct Found {
+    /// Of the last occurrence of each field; an empty range for none.
+    pub(super) last: [Range<usize>; Field::ALL.len()],
+    pub(super) model_all: Spans,
+    pub(super) stream_options_all: Spans,
+    /// Offset after the opening brace.
+    pub(super) after_brace: usize,
+}
+
+/// The fields of a request that the gateway looks at. Of a key that is repeated, the last occurrence counts.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Fields {
+    /// `model`, unescaped.
+    pub model: Box<str>,
+    /// `stream`; absent and `null` are `false`.
+    pub stream: bool,
+    /// What `stream_options` says of the usage report.
+    pub usage: UsageAsk,
+    /// `max_tokens`, if it is a whole number.
+    pub max_tokens: Option<u64>,
+    /// `max_completion_tokens`, if it is a whole number.
+    pub max_completion_tokens: Option<u64>,
+    /// `n`, if it is a whole number.
+    pub n: Option<u64>,
+    /// Where `messages` lies. As with all ranges here, `None` if it is absent or `null`.
+    pub messages: Option<Range<usize>>,
+    /// Where `prompt` lies.
+    pub prompt: Option<Range<usize>>,
+    /// Where `input` lies.
+    pub input: Option<Range<usize>>,
+    /// Where `user` lies.
+    pub user: Option<Range<usize>>,
+    /// Where `seed` lies.
+    pub seed: Option<Range<usize>>,
+    /// Where `logprobs` lies.
+    pub logprobs: Option<Range<usize>>,
+    /// Where `stream_options` lies.
+    pub stream_options: Option<Range<usize>>,
+    /// Every occurrence of `model`.
+    pub model_all: Spans,
+    /// Every occurrence of `stream_options`.
+    pub stream_options_all: Spans,
+    /// Offset after the opening brace, where members can be inserted.
+    pub after_brace: usize,
+}
+
+impl Found {
+    /// Reads the values out of the body that was scanned.
+    pub(super) fn read(self, body: &[u8]) -> Result<Fields, ScanError> {
+        let range = |field: Field| {
+            let range = self.last[field as usize].clone();
+            (!range.is_empty() && body[range.clone()] != *b"null").then_some(range)
+        };
+        let number = |field: Field| range(field).and_then(|range| whole_number(&body[range]));
+        let model = self.last[Field::Model as usize].clone();
+        if model.is_empty() {
+            return Err(ScanError::new(body.len(), ScanErrorKind::Missing("model")));
+        }
+        let Some(model) = text(&body[model.clone()]) else {
+            return Err(wrong_type(model.start, "model", "a string"));
+        };
+        let stream = match range(Field::Stream) {
+            None => false,
+            Some(range) => match &body[range.clone()] {
+                b"true" => true,
+                b"false" => false,
+                _ => return Err(wrong_type(range.start, "stream", "true, false or null")),
+            },
+        };
+        let usage = usage_ask(range(Field::StreamOptions).map(|range| &body[range]));
+        self.check_repeats(body)?;
+        Ok(Fields {
+            model: model.into(),
+            stream,
+            usage,
+            max_tokens: number(Field::MaxTokens),
+            max_completion_tokens: number(Field::MaxCompletionTokens),
+            n: number(Field::N),
+            messages: range(Field::Messages),
+            prompt: range(Field::Prompt),
+            input: range(Field::Input),
+            user: range(Field::User),
+            seed: range(Field::Seed),
+            logprobs: range(Field::Logprobs),
+            stream_options: range(Field::StreamOptions),
+            model_all: self.model_all,
+            stream_options_all: self.stream_options_all,
+            after_brace: self.after_brace,
+        })
+    }
+
+    /// Bounds what [`super::inject_usage`] may have to replace.
+    fn check_repeats(&self, body: &[u8]) -> Result<(), ScanError> {
+        let mut seen = 0;
+        for span in self.stream_options_all.iter().filter(|span| body[span.start] == b'{') {
+            include_usage(&body[span.clone()], |_, _| seen += 1);
+            if seen > OCCURRENCES_MAX {
+                return Err(repeated(span.start, "include_usage"));
+            }
+        }
+        Ok(())
+    }
+}
+
+pub(super) fn repeated(offset: usize, field: &'static str) -> ScanError {
+    ScanError::new(offset, ScanErrorKind::Repeated { field, max: OCCURRENCES_MAX })
+}
+
+fn wrong_type(offset: usize, field: &'static str, expected: &'static str) -> ScanError {
+    ScanError::new(offset, ScanErrorKind::Type { field, expected })
+}
+
+/// A JSON string's content; `None` if `value` is something else.
+fn text(value: &[u8]) -> Option<String> {
+    let mut text = Vec::new();
+    Cursor::new(value).unescape(&mut |part| {
+        text.extend_from_slice(part);
+        true
+    })?;
+    String::from_utf8(text).ok()
+}
+
+fn usage_ask(options: Option<&[u8]>) -> UsageAsk {
+    let Some(options) = options else {
+        return UsageAsk::NotAsked;
+    };
+    if options[0] != b'{' {
+        return UsageAsk::Other;
+    }
+    let mut ask = UsageAsk::NotAsked;
+    include_usage(options, |_, value| {
+        ask = match value {
+            b"true" => UsageAsk::Asked,
+            b"false" | b"null" => UsageAsk::NotAsked,
+            _ => UsageAsk::Other,
+        };
+    });
+    ask
+}
