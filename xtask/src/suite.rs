@@ -13,6 +13,11 @@ use std::process::Command;
 #[cfg(test)]
 mod tests;
 
+/// How nextest's summary begins.
+const NEXTEST: &str = "Summary [";
+/// How the standard harness's summary begins.
+const HARNESS: &str = "test result: ";
+
 /// Runs everything; an error when a test failed, or in CI could not run.
 pub fn run(filter: Option<&str>) -> Outcome {
     let skip = setup::for_tests()?;
@@ -24,9 +29,9 @@ pub fn run(filter: Option<&str>) -> Outcome {
 
     let mut total = Count::default();
     let mut failed = Vec::new();
-    let mut round = |name: &str, mut command: Command| -> Outcome {
+    let mut round = |name: &str, summary: &str, mut command: Command| -> Outcome {
         let mut count = Count::default();
-        let passed = proc::watch(&mut command, |line| count.read(line))?;
+        let passed = proc::watch(&mut command, |line| count.read(line, summary))?;
         if !passed {
             failed.push(format!("{name} (`{}`)", proc::spell(&command)));
             // A build that fails has no tests to count, yet must not read as a success.
@@ -36,15 +41,16 @@ pub fn run(filter: Option<&str>) -> Outcome {
         Ok(())
     };
 
-    round("workspace", runner(nextest, &["--workspace"], filter, &skip))?;
+    let summary = if nextest { NEXTEST } else { HARNESS };
+    round("workspace", summary, runner(nextest, &["--workspace"], filter, &skip))?;
     let simulation = ["-p", "llmgw-dataplane", "--features", "simtest", "--test", "simulation"];
-    round("simulation", runner(nextest, &simulation, filter, &skip))?;
+    round("simulation", summary, runner(nextest, &simulation, filter, &skip))?;
     if nextest {
         // cargo test runs them by itself, nextest does not.
         let mut command = cargo();
         command.args(["test", "--doc", "--workspace"]);
         tail(&mut command, filter, &[]);
-        round("doc tests", command)?;
+        round("doc tests", HARNESS, command)?;
     }
     println!("{total}");
     if failed.is_empty() { Ok(()) } else { Err(format!("failed: {}", failed.join(", "))) }
@@ -83,15 +89,11 @@ struct Count {
 }
 
 impl Count {
-    /// Adds what `line` tells, if it is a summary of nextest or of the standard harness.
-    fn read(&mut self, line: &str) {
+    /// Adds what `line` tells, if it is a summary: it begins with `prefix`. (nextest repeats the harness's own summary
+    /// of a failed test, which must not count again.)
+    fn read(&mut self, line: &str, prefix: &str) {
         let plain = without_ansi(line);
-        let plain = plain.trim();
-        let summary = match plain.strip_prefix("test result: ") {
-            Some(rest) => rest,
-            None if plain.starts_with("Summary [") => plain,
-            None => return,
-        };
+        let Some(summary) = plain.trim().strip_prefix(prefix) else { return };
         let words: Vec<&str> =
             summary.split(|c: char| !c.is_ascii_alphanumeric()).filter(|w| !w.is_empty()).collect();
         for pair in words.windows(2) {
