@@ -276,7 +276,7 @@ pub fn nearest<'n>(word: &str, names: impl Iterator<Item = &'n str>) -> Option<&
     let word = word.to_ascii_lowercase();
     let close = names.map(|name| (strsim::damerau_levenshtein(&word, &name.to_ascii_lowercase()), name));
     let (distance, name) = close.min_by_key(|(distance, _)| *distance)?;
-    let limit = (word.len().max(name.len()) / 3).max(1) + 1;
+    let limit = (word.len().max(name.len()) / 3).max(1);
     let contains = word.len() > 3 && (name.contains(&word) || word.contains(name));
     (distance <= limit || contains).then_some(name)
 }

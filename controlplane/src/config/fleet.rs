@@ -1,7 +1,7 @@
 //! Endpoints, routes, the catalog and fabrics.
 
 use super::decode::{Table, duration, integer, number, text, word};
-use super::tree::{Node, Origin};
+use super::tree::{Node, Origin, masked};
 use super::types::*;
 use llmgw_routing::snapshot::{Engine, Role};
 use std::collections::HashMap;
@@ -47,10 +47,11 @@ fn split_authority(text: &str) -> Option<(String, u16)> {
 }
 
 /// Parses `http://host:port[/base]`.
-pub fn parse_url(text: &str) -> Result<EndpointUrl, String> {
-    let Some(rest) = text.strip_prefix("http://") else {
+pub fn parse_url(url: &str) -> Result<EndpointUrl, String> {
+    let text = masked(url);
+    let Some(rest) = url.strip_prefix("http://") else {
         let reason =
-            if text.starts_with("https://") { "engines are reached over plain http" } else { "no http://" };
+            if url.starts_with("https://") { "engines are reached over plain http" } else { "no http://" };
         return Err(format!("`{text}` is not http://host:port[/base] ({reason})"));
     };
     let (authority, base) = rest.find('/').map_or((rest, ""), |slash| rest.split_at(slash));
@@ -61,7 +62,7 @@ pub fn parse_url(text: &str) -> Result<EndpointUrl, String> {
     };
     let base = base.trim_end_matches('/');
     if base == "/v1" || base.ends_with("/v1") {
-        let without = text.trim_end_matches('/').trim_end_matches("/v1");
+        let without = url.trim_end_matches('/').trim_end_matches("/v1");
         return Err(format!("`{text}` ends in /v1, which is added to every path: write `{without}`"));
     }
     if !base.bytes().all(|b| b.is_ascii_graphic() && !matches!(b, b'?' | b'#' | b'"' | b'<' | b'>' | b'\\')) {

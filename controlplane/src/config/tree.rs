@@ -67,10 +67,18 @@ impl Value {
         match self {
             Value::Null => "nothing".into(),
             Value::Bool(b) => format!("`{b}`"),
-            Value::Number(text) | Value::Text(text) => format!("`{}`", clip(text)),
+            Value::Number(text) | Value::Text(text) => format!("`{}`", clip(&masked(text))),
             Value::List(_) => "a list".into(),
             Value::Map(_) => "a section".into(),
         }
+    }
+}
+
+/// A text with the user and password of a URL hidden, for messages.
+pub fn masked(text: &str) -> String {
+    match text.split_once("://").and_then(|(scheme, rest)| Some((scheme, rest.rsplit_once('@')?.1))) {
+        Some((scheme, rest)) => format!("{scheme}://***@{rest}"),
+        None => text.to_owned(),
     }
 }
 
@@ -95,6 +103,7 @@ pub fn parse(text: &str) -> Result<Node, SyntaxError> {
     let options = serde_saphyr::options! {
         strict_booleans: true,
         underscored_numbers_as_strings: true,
+        non_finite_float_policy: serde_saphyr::NonFiniteFloatPolicy::AsString,
     };
     if text.lines().all(|line| line.trim_start().is_empty() || line.trim_start().starts_with('#')) {
         return Ok(Node { at: Origin::Default, value: Value::Map(Vec::new()) });
@@ -106,8 +115,16 @@ pub fn parse(text: &str) -> Result<Node, SyntaxError> {
                 Some(at) => Origin::File { line: at.line(), column: at.column() },
                 None => Origin::Default,
             };
-            let rendered = error.without_snippet().to_string();
-            Err(SyntaxError { at, message: strip_position(&rendered).to_owned() })
+            let message = match error.without_snippet() {
+                serde_saphyr::Error::DuplicateMappingKey { key: Some(key), .. } => {
+                    format!("`{key}` stands here twice")
+                }
+                serde_saphyr::Error::MultipleDocuments { .. } => {
+                    "a second YAML document begins here; a configuration is one".to_owned()
+                }
+                other => format!("not YAML: {}", strip_position(&other.to_string())),
+            };
+            Err(SyntaxError { at, message })
         }
     }
 }
