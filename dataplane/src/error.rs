@@ -214,7 +214,8 @@ pub fn normalize_engine_error(status: u16, body: &[u8], secrets: &[&str], out: &
         _ if status >= 500 => SERVER.to_owned(),
         _ => INVALID.to_owned(),
     };
-    let scrub = |text: String| secrets.iter().fold(text, |text, secret| text.replace(secret, "engine"));
+    let secrets = || secrets.iter().filter(|secret| !secret.is_empty());
+    let scrub = |text: String| secrets().fold(text, |text, secret| text.replace(secret, "engine"));
     let scrub_value = |value: Option<&Value>| match value {
         Some(Value::String(text)) => Value::String(scrub(text.clone())),
         Some(Value::Number(number)) => Value::Number(number.clone()),

@@ -28,7 +28,7 @@ pub enum Bug {
     DeadlineNotRearmed,
     /// Held body bytes are not given back to the process's account.
     BufferNotReleased,
-    /// The next pipelined request begins before the previous response ended.
+    /// Pipelined bytes that wait for the previous response are kept in the wrong order.
     PipelineOrder,
 }
 

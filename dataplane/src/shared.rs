@@ -45,7 +45,7 @@ pub struct ShardSeat<S> {
 /// Shared by all shards and the control plane. `S` is the driver's accepted socket.
 pub struct Shared<S> {
     /// The published world.
-    pub snapshot: ArcSwap<Snapshot>,
+    pub snapshot: Arc<ArcSwap<Snapshot>>,
     /// In-flight counts and cooldowns.
     pub loads: Arc<LoadTable>,
     /// Retries after 503 and 429.
@@ -72,7 +72,7 @@ impl<S> Shared<S> {
             stats: ShardStats::default(),
         };
         Shared {
-            snapshot: ArcSwap::new(snapshot),
+            snapshot: Arc::new(ArcSwap::new(snapshot)),
             loads,
             budget,
             buffered: CachePadded::new(AtomicUsize::new(0)),

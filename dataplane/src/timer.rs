@@ -22,7 +22,8 @@ pub struct Timers {
 impl Timers {
     /// Arms `token` at `at`; `armed` is the connection's memory of its armed deadline.
     pub fn arm(&mut self, token: Token, armed: &mut Nanos, at: Nanos) {
-        if at < *armed && !crate::planted!(DeadlineNotRearmed) {
+        let lost = crate::planted!(DeadlineNotRearmed) && *armed != NEVER;
+        if at < *armed && !lost {
             *armed = at;
             self.heap.push(Reverse((at, token)));
         }

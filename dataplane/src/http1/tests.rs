@@ -1,6 +1,7 @@
 //! Behaviour tables and properties of heads, chunks and the header policy.
 
 mod chunked;
+mod engines;
 mod head;
 mod request;
 mod response;

@@ -202,34 +202,47 @@ const NEVER_TO_CLIENTS_PREFIXES: &[&str] =
 
 /// `true` for fields that never pass a hop, whoever sent them.
 pub fn is_hop_by_hop(name: &str) -> bool {
-    listed(name, HOP_BY_HOP)
+    Folded::new(name).listed(HOP_BY_HOP)
 }
 
 /// `true` if a client's field may pass to an engine, unless `Connection` names it
 /// ([`super::ConnectionNamed::contains`]).
 pub fn forward_request_header(name: &str) -> bool {
-    !is_hop_by_hop(name) && !listed(name, NEVER_TO_ENGINES) && !prefixed(name, NEVER_TO_ENGINES_PREFIXES)
+    let name = Folded::new(name);
+    !name.listed(HOP_BY_HOP) && !name.listed(NEVER_TO_ENGINES) && !name.prefixed(NEVER_TO_ENGINES_PREFIXES)
 }
 
 /// `true` if an engine's field may pass to a client, unless `Connection` names it
 /// ([`super::ConnectionNamed::contains`]).
 pub fn forward_response_header(name: &str) -> bool {
-    !is_hop_by_hop(name) && !listed(name, NEVER_TO_CLIENTS) && !prefixed(name, NEVER_TO_CLIENTS_PREFIXES)
+    let name = Folded::new(name);
+    !name.listed(HOP_BY_HOP) && !name.listed(NEVER_TO_CLIENTS) && !name.prefixed(NEVER_TO_CLIENTS_PREFIXES)
 }
 
-fn listed(name: &str, list: &[&str]) -> bool {
-    list.iter().any(|entry| same_name(name.as_bytes(), entry.as_bytes()))
+/// Longest name in the lists.
+const FOLDED_MAX: usize = 32;
+
+/// A field name's start in lower case, underscores turned into hyphens.
+struct Folded {
+    bytes: [u8; FOLDED_MAX],
+    /// Of the whole name, so that a longer one equals no entry.
+    len: usize,
 }
 
-fn prefixed(name: &str, prefixes: &[&str]) -> bool {
-    prefixes.iter().any(|p| name.len() >= p.len() && same_name(&name.as_bytes()[..p.len()], p.as_bytes()))
-}
+impl Folded {
+    fn new(name: &str) -> Self {
+        let mut bytes = [0; FOLDED_MAX];
+        for (to, &from) in bytes.iter_mut().zip(name.as_bytes()) {
+            *to = if from == b'_' { b'-' } else { from.to_ascii_lowercase() };
+        }
+        Folded { bytes, len: name.len() }
+    }
 
-/// Any case, `_` like `-`. `lower` is lower case and has no underscore.
-fn same_name(name: &[u8], lower: &[u8]) -> bool {
-    name.len() == lower.len()
-        && name
-            .iter()
-            .zip(lower)
-            .all(|(&a, &b)| if a == b'_' { b == b'-' } else { a.to_ascii_lowercase() == b })
+    fn listed(&self, list: &[&str]) -> bool {
+        self.bytes.get(..self.len).is_some_and(|name| list.iter().any(|entry| name == entry.as_bytes()))
+    }
+
+    fn prefixed(&self, prefixes: &[&str]) -> bool {
+        prefixes.iter().any(|p| p.as_bytes()[0] == self.bytes[0] && self.bytes.starts_with(p.as_bytes()))
+    }
 }

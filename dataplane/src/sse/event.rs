@@ -26,6 +26,9 @@ pub struct EventData<'a> {
 /// Parses one raw event as [`super::Framer`] delivers it. A byte order mark is skipped. Allocates only for data of
 /// several lines.
 pub fn parse_event(raw: &[u8]) -> EventData<'_> {
+    if let Some(value) = single_data_line(raw) {
+        return EventData { kind: kind_of(Cow::Borrowed(value)), event: None };
+    }
     let mut rest = raw.strip_prefix(b"\xEF\xBB\xBF").unwrap_or(raw);
     let mut event = None;
     let mut data: Option<Cow<'_, [u8]>> = None;
@@ -44,12 +47,17 @@ pub fn parse_event(raw: &[u8]) -> EventData<'_> {
             event = std::str::from_utf8(value).ok();
         }
     }
-    let kind = match data {
-        None => EventKind::Comment,
-        Some(data) if *data == *b"[DONE]" => EventKind::Done,
-        Some(data) => EventKind::Data(data),
-    };
-    EventData { kind, event }
+    EventData { kind: data.map_or(EventKind::Comment, kind_of), event }
+}
+
+fn kind_of(data: Cow<'_, [u8]>) -> EventKind<'_> {
+    if *data == *b"[DONE]" { EventKind::Done } else { EventKind::Data(data) }
+}
+
+/// The data of the usual event: one `data` line and LFs.
+fn single_data_line(raw: &[u8]) -> Option<&[u8]> {
+    let value = field(raw.strip_suffix(b"\n\n")?, b"data")?;
+    memchr2(b'\n', b'\r', value).is_none().then_some(value)
 }
 
 /// Cuts the first line, without its end, off `rest`. A CRLF counts as two ends, which only adds an empty line.

@@ -121,7 +121,14 @@ impl Framer {
         }
         self.bare_cr = input[line_end] == b'\r';
         self.line_started = false;
-        blank.then_some(*at)
+        if blank {
+            return Some(*at);
+        }
+        // Most events are one line and end with two LFs: no second search.
+        (input.get(*at) == Some(&b'\n')).then(|| {
+            *at += 1;
+            *at
+        })
     }
 
     /// Hands on or holds `bytes`, the next of the current event; `complete` if they are its last.

@@ -75,6 +75,11 @@ impl Profile {
         ProfileBuilder { name: name.into(), scorers: Vec::new(), picker: PickerKind::P2c }
     }
 
+    /// Decisions depend on the request's prefix key, so it has to be rendered.
+    pub fn needs_prefix(&self) -> bool {
+        matches!(self.picker, PickerKind::Affinity { .. })
+    }
+
     fn assemble(name: &str, scorers: Vec<(ScorerKind, f64)>, picker: PickerKind) -> Profile {
         Profile {
             name: name.into(),

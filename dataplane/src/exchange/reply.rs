@@ -1,0 +1,214 @@
+//! The answer side: how an engine's body is read and how it goes to the client.
+
+use crate::error::normalize_engine_error;
+use crate::http1::chunked;
+use crate::sse::{EventKind, Framer, Piece, error_event, parse_event};
+use llmgw_routing::scan::{FinishReason, Usage, UsageSkim, skim_chunk};
+
+/// What an engine's connection is expected to deliver next.
+pub enum UpReader {
+    /// A response head.
+    Head,
+    /// This many body bytes.
+    Sized(u64),
+    /// Chunks.
+    Chunked(Box<chunked::Decoder>),
+    /// A body that ends with the connection.
+    UntilClose,
+    /// Nothing: the response is complete.
+    Done,
+}
+
+/// Framing toward the client.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum ClientFraming {
+    /// `Content-Length` was sent.
+    Sized,
+    /// `Transfer-Encoding: chunked` was sent.
+    Chunked,
+    /// The body ends with the connection.
+    Close,
+}
+
+/// The answer under way.
+pub enum Reply {
+    /// No response head yet.
+    None,
+    /// A body that passes as it is.
+    Plain(PlainReply),
+    /// An event stream.
+    Stream(StreamReply),
+    /// An engine's error, gathered to be put into OpenAI's shape.
+    Error {
+        /// The engine's status.
+        status: u16,
+        /// `Retry-After` lines and the like that pass on, each line ended.
+        headers: Vec<u8>,
+        /// Its body so far, at most [`ERROR_BODY_MAX`] bytes.
+        body: Vec<u8>,
+    },
+}
+
+/// Bytes of an engine's error body that are looked at.
+pub const ERROR_BODY_MAX: usize = 64 * 1024;
+
+/// A body relayed as it is.
+pub struct PlainReply {
+    /// Status of the held head.
+    pub status: u16,
+    /// The head, until the first body byte lets it go.
+    pub head: Option<Vec<u8>>,
+    /// Framing toward the client.
+    pub framing: ClientFraming,
+    /// Looks for the usage report of a JSON answer.
+    pub skim: Option<UsageSkim>,
+}
+
+/// What a stream told on its way.
+#[derive(Debug, Default)]
+pub struct Seen {
+    /// The last usage report.
+    pub usage: Option<Usage>,
+    /// Why generation ended.
+    pub finish_reason: Option<FinishReason>,
+    /// Data events.
+    pub events: u32,
+    /// Usage chunks withheld.
+    pub withheld: u32,
+}
+
+/// An event stream.
+pub struct StreamReply {
+    /// Status of the held head.
+    status: u16,
+    /// The head, until the first event (or a keep-alive comment) lets it go.
+    pub head: Option<Vec<u8>>,
+    /// Framing toward the client.
+    pub framing: ClientFraming,
+    /// Cuts the body into events.
+    framer: Framer,
+    /// Withhold the usage chunk that the gateway asked for.
+    withhold: bool,
+    /// The terminator went through: the stream is complete.
+    pub done: bool,
+    /// The engine sent an error event; its terminator is not passed on.
+    pub failed: bool,
+    /// Part of an event that is larger than is held went through: nothing may stand between now.
+    raw: bool,
+}
+
+impl StreamReply {
+    /// For a stream whose head is held.
+    pub fn new(status: u16, head: Vec<u8>, framing: ClientFraming, withhold: bool) -> Self {
+        StreamReply {
+            status,
+            head: Some(head),
+            framing,
+            framer: Framer::new(),
+            withhold,
+            done: false,
+            failed: false,
+            raw: false,
+        }
+    }
+
+    /// A comment or an error event may be put between what went out and what comes.
+    pub fn comments_allowed(&self) -> bool {
+        !self.raw && !self.done
+    }
+
+    /// Takes body bytes; what may go to the client is appended to `out`. Bytes after the terminator are dropped.
+    pub fn push(&mut self, bytes: &[u8], secrets: &[&str], seen: &mut Seen, out: &mut Vec<u8>) {
+        let (withhold, done, failed, raw) = (self.withhold, &mut self.done, &mut self.failed, &mut self.raw);
+        self.framer.push(bytes, |piece| {
+            if *done {
+                return;
+            }
+            match piece {
+                Piece::Raw(part) => {
+                    crate::mark!(sse_overflow);
+                    *raw = true;
+                    out.extend_from_slice(part);
+                }
+                Piece::Event(event) => {
+                    *raw = false;
+                    match parse_event(event).kind {
+                        EventKind::Comment => out.extend_from_slice(event),
+                        EventKind::Done => {
+                            *done = true;
+                            if !*failed {
+                                out.extend_from_slice(event);
+                            }
+                        }
+                        EventKind::Data(json) => {
+                            let info = skim_chunk(&json);
+                            seen.events += 1;
+                            seen.finish_reason = info.finish_reason.or(seen.finish_reason);
+                            seen.usage = info.usage.or(seen.usage);
+                            let usage_chunk = info.choices_empty == Some(true) && info.usage.is_some();
+                            if info.has_error {
+                                crate::mark!(engine_error_event);
+                                *failed = true;
+                                let mut body = Vec::new();
+                                normalize_engine_error(502, &json, secrets, &mut body);
+                                error_event(out, &body);
+                            } else if withhold && usage_chunk && !crate::planted!(UsageLeak) {
+                                crate::mark!(usage_withheld);
+                                seen.withheld += 1;
+                            } else {
+                                out.extend_from_slice(event);
+                            }
+                        }
+                    }
+                }
+            }
+        });
+        self.raw = self.framer.in_overflow();
+        if crate::planted!(TailDropped) && !self.framer.held().is_empty() {
+            self.framer = Framer::new();
+        }
+    }
+}
+
+impl Reply {
+    /// Status that commits the request.
+    pub fn status(&self) -> u16 {
+        match self {
+            Reply::Plain(plain) => plain.status,
+            Reply::Stream(stream) => stream.status,
+            Reply::Error { status, .. } => *status,
+            Reply::None => 0,
+        }
+    }
+
+    /// Framing toward the client, and the head if it still has to go out.
+    pub fn take_head(&mut self) -> (ClientFraming, Option<Vec<u8>>) {
+        match self {
+            Reply::Plain(plain) => (plain.framing, plain.head.take()),
+            Reply::Stream(stream) => (stream.framing, stream.head.take()),
+            Reply::None | Reply::Error { .. } => (ClientFraming::Sized, None),
+        }
+    }
+}
+
+impl StreamReply {
+    /// The body ended: an event that only a held CR kept back is complete after all.
+    pub fn finish(&mut self, secrets: &[&str], seen: &mut Seen, out: &mut Vec<u8>) {
+        let mut last = Vec::new();
+        self.framer.finish(|piece| match piece {
+            Piece::Event(bytes) | Piece::Raw(bytes) => last.extend_from_slice(bytes),
+        });
+        if !last.is_empty() {
+            self.framer = Framer::new();
+            self.push(&last, secrets, seen, out);
+            self.framer.finish(|piece| {
+                if let Piece::Event(event) = piece
+                    && matches!(parse_event(event).kind, EventKind::Done)
+                {
+                    self.done = true;
+                    out.extend_from_slice(event);
+                }
+            });
+        }
+    }
+}

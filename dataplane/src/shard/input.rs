@@ -1,0 +1,371 @@
+//! Requests out of bytes: heads, bodies, and what is done once one is complete.
+
+use super::{ClientState, Shard};
+use crate::driver::{Driver, Token};
+use crate::error::ApiError;
+use crate::exchange::{Body, BodyFraming, Exchange, Reply};
+use crate::http1::write::{forward_request_header, put_header};
+use crate::http1::{
+    Chunk, Decoder, HeadLimits, Method, RequestBody, RequestHead, find_head_end, head_over_limit, parse_request,
+};
+use crate::record::{RequestId, Surface};
+use llmgw_routing::snapshot::Settings;
+use std::io::IoSlice;
+use std::sync::Arc;
+
+const CONTINUE: &[u8] = b"HTTP/1.1 100 Continue\r\n\r\n";
+
+impl<D: Driver> Shard<D> {
+    /// Consumes what it can of `bytes`: as many whole requests as are answered at once, up to one whose answer has to
+    /// be awaited. Returns bytes used; the caller keeps the rest.
+    pub(super) fn consume(&mut self, token: Token, bytes: &[u8]) -> usize {
+        let mut used = 0;
+        loop {
+            let Some(client) = self.clients.get_mut(token) else { return bytes.len() };
+            let rest = &bytes[used..];
+            let before = (client.state, used);
+            match client.state {
+                ClientState::Idle | ClientState::Head => {
+                    // A client that does not read its answers gets no further ones made.
+                    if rest.is_empty() || !client.out.is_empty() {
+                        return used;
+                    }
+                    if client.state == ClientState::Idle {
+                        client.state = ClientState::Head;
+                        client.since = self.now;
+                        client.scanned = 0;
+                        self.arm_client(token);
+                    }
+                    used += self.consume_head(token, rest);
+                }
+                ClientState::Body => {
+                    if client.starved {
+                        return used;
+                    }
+                    used += self.consume_body(token, rest);
+                }
+                ClientState::Answer => return used,
+                ClientState::Linger => return bytes.len(),
+            }
+            let Some(client) = self.clients.get(token) else { return bytes.len() };
+            if (client.state, used) == before || (used == bytes.len() && client.state == ClientState::Body) {
+                return used;
+            }
+        }
+    }
+
+    fn consume_head(&mut self, token: Token, bytes: &[u8]) -> usize {
+        let settings = Arc::clone(self.settings());
+        let Some(client) = self.clients.get_mut(token) else { return 0 };
+        let end = match find_head_end(bytes, client.scanned) {
+            Some(end) if end <= settings.max_header => end,
+            None if bytes.len() <= settings.max_header => {
+                client.scanned = bytes.len();
+                return 0;
+            }
+            _ => {
+                crate::mark!(head_too_large);
+                let error = head_over_limit(&bytes[..settings.max_header]);
+                let message = format!("{error}: the limit is {} bytes", settings.max_header);
+                self.reject_head(token, &ApiError::bad_request(error.status(), message));
+                return bytes.len();
+            }
+        };
+        client.scanned = 0;
+        let limits = HeadLimits { max_headers: settings.max_headers };
+        match parse_request(&bytes[..end], &limits) {
+            Ok(head) => self.begin(token, &head, &settings),
+            Err(error) => {
+                crate::mark!(bad_head);
+                self.reject_head(token, &ApiError::bad_request(error.status(), error.to_string()));
+                return bytes.len();
+            }
+        }
+        end
+    }
+
+    fn reject_head(&mut self, token: Token, error: &ApiError) {
+        self.stats().bad_heads.add(1);
+        self.reject_unparsed(token, error);
+    }
+
+    /// A valid head: start the exchange, or answer at once what needs no body.
+    fn begin(&mut self, token: Token, head: &RequestHead<'_>, settings: &Arc<Settings>) {
+        let exchange = Box::new(self.exchange_for(head, settings));
+        let keep_alive = exchange.keep_alive;
+        let surface = exchange.surface;
+        let Some(client) = self.clients.get_mut(token) else { return };
+        client.exchange = Some(exchange);
+        if surface == Surface::Local || head.method != Method::Post {
+            // A body that nobody asked for is not read: the connection ends after the answer.
+            let close = !head.body.is_empty();
+            if let Some(ex) = &mut client.exchange {
+                ex.keep_alive = keep_alive && !close;
+            }
+            client.state = ClientState::Answer;
+            self.answer_local(token, head);
+            return;
+        }
+        if let RequestBody::Sized(size) = head.body
+            && size > settings.max_body as u64
+        {
+            crate::mark!(body_too_large);
+            self.reject_close(token, &ApiError::too_large(settings.max_body));
+            return;
+        }
+        if let Some(coding) = head.headers.get("content-encoding")
+            && !coding.eq_ignore_ascii_case(b"identity")
+        {
+            let message = "Content-Encoding is not supported on requests; send the JSON as it is";
+            self.reject_close(token, &ApiError::bad_request(415, message));
+            return;
+        }
+        client.state = ClientState::Body;
+        client.since = self.now;
+        let complete = matches!(head.body, RequestBody::None | RequestBody::Sized(0));
+        if head.expect_continue && !complete {
+            crate::mark!(expect_continue);
+            if !self.send(token, &[IoSlice::new(CONTINUE)]) {
+                return;
+            }
+        }
+        if complete {
+            self.body_complete(token);
+        } else {
+            self.arm_client(token);
+        }
+    }
+
+    fn exchange_for(&mut self, head: &RequestHead<'_>, settings: &Arc<Settings>) -> Exchange {
+        let (started, started_wall) = (self.now, self.driver.wall());
+        let request_id = head
+            .headers
+            .get("x-request-id")
+            .and_then(RequestId::from_client)
+            .unwrap_or_else(|| RequestId::make(self.rng.u64(..), self.rng.u64(..)));
+        let traceparent = head.headers.get("traceparent").and_then(|value| std::str::from_utf8(value).ok());
+        let framing = match head.body {
+            RequestBody::None => BodyFraming::Complete,
+            RequestBody::Sized(size) => BodyFraming::Sized(size),
+            RequestBody::Chunked => BodyFraming::Chunked(Box::new(Decoder::new())),
+        };
+        let surface = match head.path {
+            "/v1/chat/completions" => Surface::Chat,
+            "/v1/completions" => Surface::Completions,
+            "/v1/embeddings" => Surface::Embeddings,
+            _ => Surface::Local,
+        };
+        Exchange {
+            request_id,
+            traceparent: traceparent.map(Into::into),
+            settings: Arc::clone(settings),
+            started,
+            started_wall,
+            surface,
+            http11: head.http11,
+            keep_alive: head.keep_alive,
+            forward: forwarded(head),
+            cors: super::local::cors_headers(&settings.cors, head),
+            body: Body::new(framing, settings.max_json_depth),
+            dispatch: None,
+            reply: Reply::None,
+            seen: crate::exchange::Seen::default(),
+            status: 0,
+            bytes_out: 0,
+            first_byte: None,
+            last_byte: started,
+            last_emit: started,
+        }
+    }
+
+    fn consume_body(&mut self, token: Token, bytes: &[u8]) -> usize {
+        let mut used = 0;
+        loop {
+            let Some(client) = self.clients.get_mut(token) else { return bytes.len() };
+            let Some(ex) = &mut client.exchange else { return bytes.len() };
+            let rest = &bytes[used..];
+            let (start, end, consumed, complete) = match &mut ex.body.framing {
+                BodyFraming::Complete => (0, 0, 0, true),
+                BodyFraming::Sized(left) => {
+                    let n = usize::try_from(*left).unwrap_or(usize::MAX).min(rest.len());
+                    (0, n, n, n as u64 == *left)
+                }
+                BodyFraming::Chunked(decoder) => match decoder.decode(rest) {
+                    Ok(Chunk::Data { start, end, consumed }) => (start, end, consumed, false),
+                    Ok(Chunk::More { consumed }) => return used + consumed,
+                    Ok(Chunk::End { consumed }) => (0, 0, consumed, true),
+                    Err(error) => {
+                        crate::mark!(bad_request_chunk);
+                        self.reject_close(token, &ApiError::bad_request(400, error.to_string()));
+                        return bytes.len();
+                    }
+                },
+            };
+            let size = end - start;
+            if size > 0 {
+                match self.take_body(token, &rest[start..end]) {
+                    Taken::Yes => {}
+                    // The decoder has gone past these bytes already: they are remembered in the body's own debt.
+                    Taken::Starved => return used + consumed,
+                    Taken::Rejected => return bytes.len(),
+                }
+            } else if !complete {
+                return used + consumed;
+            }
+            used += consumed;
+            if complete {
+                self.body_complete(token);
+                return used;
+            }
+        }
+    }
+
+    /// Adds decoded bytes to the body, within its limit and the process's memory.
+    fn take_body(&mut self, token: Token, data: &[u8]) -> Taken {
+        let now = self.now;
+        let Some(client) = self.clients.get_mut(token) else { return Taken::Rejected };
+        let Some(ex) = &mut client.exchange else { return Taken::Rejected };
+        if ex.body.bytes.len() + data.len() > ex.settings.max_body {
+            crate::mark!(body_too_large);
+            let limit = ex.settings.max_body;
+            self.reject_close(token, &ApiError::too_large(limit));
+            return Taken::Rejected;
+        }
+        client.since = now;
+        if let BodyFraming::Sized(left) = &mut ex.body.framing {
+            if ex.body.bytes.capacity() == 0 {
+                // What has been announced, but not more than has any chance of arriving soon.
+                ex.body.bytes.reserve(usize::try_from(*left).unwrap_or(0).min(64 * 1024));
+            }
+            *left -= data.len() as u64;
+        }
+        ex.body.push(data);
+        // At most one read buffer beyond the limit is ever held per connection: bytes in hand are kept, and it is
+        // the reading that stops.
+        let (limit, owed) = (ex.settings.buffered_total, ex.body.bytes.len() - ex.body.reserved);
+        if self.quota.take(&self.shared.buffered, limit, owed) {
+            ex.body.reserved += owed;
+        } else {
+            self.starve(token);
+            return Taken::Starved;
+        }
+        if let Some(client) = self.clients.get_mut(token)
+            && let Some(ex) = &client.exchange
+            && ex.body.error.is_some()
+        {
+            // No need to wait for the rest of a body that is already wrong.
+            let complete = matches!(ex.body.framing, BodyFraming::Sized(0));
+            if !complete {
+                self.reject_bad_json(token, false);
+                return Taken::Rejected;
+            }
+        }
+        Taken::Yes
+    }
+
+    /// Stops reading this body until there is memory for what arrived.
+    fn starve(&mut self, token: Token) {
+        let Some(client) = self.clients.get_mut(token) else { return };
+        crate::mark!(starved);
+        if !client.starved {
+            client.starved = true;
+            self.starved.push(token);
+            self.shared.starved.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
+            for seat in &self.shared.seats {
+                if let Some(bell) = seat.bell.get() {
+                    bell.ring();
+                }
+            }
+            self.stats().body_waits.add(1);
+        }
+        let Some(client) = self.clients.get_mut(token) else { return };
+        if !client.paused {
+            client.paused = true;
+            self.driver.pause(token);
+        }
+        self.arm_client(token);
+    }
+
+    pub(super) fn unstarve(&mut self, token: Token) {
+        self.starved.retain(|t| *t != token);
+        self.shared.starved.fetch_sub(1, std::sync::atomic::Ordering::Relaxed);
+    }
+
+    /// Tries again for bodies that wait for memory, oldest first.
+    pub(super) fn retry_starved(&mut self) {
+        if self.starved.is_empty() {
+            return;
+        }
+        for token in self.starved.clone() {
+            let Some(client) = self.clients.get_mut(token) else { continue };
+            let Some(ex) = &mut client.exchange else { continue };
+            let (limit, owed) = (ex.settings.buffered_total, ex.body.bytes.len() - ex.body.reserved);
+            if !self.quota.take(&self.shared.buffered, limit, owed) {
+                break;
+            }
+            crate::mark!(unstarved);
+            ex.body.reserved += owed;
+            client.starved = false;
+            client.since = self.now;
+            let complete = matches!(ex.body.framing, BodyFraming::Sized(0));
+            let bad = ex.body.error.is_some();
+            self.unstarve(token);
+            if bad {
+                self.reject_bad_json(token, false);
+            } else if complete {
+                self.body_complete(token);
+            }
+            self.ready.push(token);
+        }
+    }
+
+    fn reject_bad_json(&mut self, token: Token, keep_alive: bool) {
+        let Some(client) = self.clients.get(token) else { return };
+        let Some(error) = client.exchange.as_ref().and_then(|ex| ex.body.error.as_ref()) else { return };
+        crate::mark!(bad_json);
+        let error = ApiError::bad_body(error.to_string(), error.param());
+        if keep_alive { self.reject(token, &error) } else { self.reject_close(token, &error) }
+    }
+
+    fn body_complete(&mut self, token: Token) {
+        let Some(client) = self.clients.get_mut(token) else { return };
+        let Some(ex) = &mut client.exchange else { return };
+        ex.body.framing = BodyFraming::Complete;
+        client.state = ClientState::Answer;
+        if ex.body.error.is_some() {
+            self.reject_bad_json(token, true);
+            return;
+        }
+        let Some(scan) = ex.body.scan.take() else { return };
+        match scan.finish(&ex.body.bytes) {
+            Ok(fields) => self.resolve(token, &fields),
+            Err(error) => {
+                ex.body.error = Some(error);
+                self.reject_bad_json(token, true);
+            }
+        }
+    }
+}
+
+/// What became of body bytes.
+enum Taken {
+    Yes,
+    Starved,
+    Rejected,
+}
+
+/// Header lines that go on to the engine, each ended.
+fn forwarded(head: &RequestHead<'_>) -> Vec<u8> {
+    let mut out = Vec::with_capacity(192);
+    let mut content_type = false;
+    for (name, value) in head.headers.iter() {
+        if forward_request_header(name) && !head.connection.contains(name) {
+            content_type |= name.eq_ignore_ascii_case("content-type");
+            put_header(&mut out, name, value);
+        }
+    }
+    if !content_type {
+        out.extend_from_slice(b"content-type: application/json\r\n");
+    }
+    out
+}

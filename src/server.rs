@@ -1,0 +1,186 @@
+//! `llmgw server`: binds, starts the control plane and the shards, and follows signals.
+
+use crate::{DriverArg, Failure, ServerArgs};
+use llmgw_controlplane::config::{Config, DriverChoice, Loaded};
+use llmgw_controlplane::runtime::{ControlPlane, Parts};
+use llmgw_dataplane::driver::epoll::{EpollDriver, EpollSocket};
+use llmgw_dataplane::driver::listen;
+use llmgw_dataplane::shard::Shard;
+use llmgw_dataplane::shared::{Shared, Stop, record_ring};
+use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
+use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
+use signal_hook::iterator::Signals;
+use std::io;
+use std::net::SocketAddr;
+use std::path::Path;
+use std::sync::Arc;
+use std::thread::{Builder, JoinHandle};
+
+/// Connections that may wait in the kernel for a shard to accept them.
+const BACKLOG: u32 = 4096;
+/// File descriptors where no hard limit is set.
+const NO_LIMIT: u64 = 1 << 20;
+
+/// `llmgw server`.
+#[allow(clippy::print_stdout)] // --check-config answers on stdout
+pub fn main(args: &ServerArgs) -> Result<(), Failure> {
+    let mut loaded = load(&args.config)?;
+    if let Some(driver) = args.driver {
+        loaded.config.driver = match driver {
+            DriverArg::Auto => DriverChoice::Auto,
+            DriverArg::IoUring => DriverChoice::IoUring,
+            DriverArg::Epoll => DriverChoice::Epoll,
+        };
+    }
+    if args.check_config {
+        let limits = loaded.config.effective_limits(hard_limit(), shard_count(&loaded.config));
+        for warning in loaded.warnings.iter().chain(&limits.message) {
+            println!("warning: {warning}");
+        }
+        println!("{}: ok", args.config.display());
+        return Ok(());
+    }
+    let mut signals = stop_signals().map_err(Failure::run)?;
+    let handle = signals.handle();
+    let server = Server::start(loaded, Some(&args.config))?;
+    let Server { shards, mut control, shared, .. } = server;
+    let watcher = Builder::new()
+        .name("llmgw-wait".into())
+        .spawn(move || {
+            // Ends the loop below once every shard is done.
+            let clean = shards.into_iter().all(|shard| shard.join().is_ok());
+            handle.close();
+            clean
+        })
+        .map_err(Failure::run)?;
+    let mut stop = Stop::No;
+    for signal in signals.forever() {
+        if signal == SIGHUP {
+            control.reload();
+            continue;
+        }
+        stop = if stop == Stop::No { Stop::Drain } else { Stop::Now };
+        tracing::info!(now = stop == Stop::Now, "stopping");
+        control.draining();
+        shared.stop(stop);
+    }
+    let clean = watcher.join().unwrap_or(false);
+    control.shutdown();
+    if clean { Ok(()) } else { Err(Failure::run("a shard ended in an error")) }
+}
+
+/// Signals that a role of this process follows: SIGTERM, SIGINT, SIGHUP.
+pub fn stop_signals() -> io::Result<Signals> {
+    Signals::new([SIGTERM, SIGINT, SIGHUP])
+}
+
+fn load(path: &Path) -> Result<Loaded, Failure> {
+    Config::load(path, std::env::vars()).map_err(Failure::usage)
+}
+
+/// A running gateway.
+pub struct Server {
+    address: SocketAddr,
+    control: ControlPlane,
+    shards: Vec<JoinHandle<()>>,
+    shared: Arc<Shared<EpollSocket>>,
+}
+
+impl Server {
+    /// Binds everything, then serves. `path` is where a reload reads the configuration again.
+    pub fn start(loaded: Loaded, path: Option<&Path>) -> Result<Server, Failure> {
+        let Loaded { mut config, mut warnings } = loaded;
+        if config.driver == DriverChoice::IoUring {
+            return Err(Failure::usage("driver io_uring: this version has epoll only; use auto or epoll"));
+        }
+        let nofile = raise_nofile();
+        let count = shard_count(&config);
+        let limits = config.effective_limits(nofile, count);
+        config.limits.max_connections = limits.max_connections;
+        warnings.extend(limits.message);
+
+        let mut address = config.listen;
+        let mut drivers = Vec::with_capacity(count);
+        for _ in 0..count {
+            let listener = listen::bind(address, BACKLOG, true).map_err(Failure::run)?;
+            // With port 0 the first shard's port is everyone's.
+            address = listen::local_addr(&listener).map_err(Failure::run)?;
+            drivers.push(EpollDriver::new(vec![listener]).map_err(Failure::run)?);
+        }
+        let (producers, consumers) = (0..count).map(|_| record_ring()).unzip::<_, _, Vec<_>, Vec<_>>();
+        let parts = Parts { config, warnings, path: path.map(Into::into), consumers, max_connections: limits.max_connections };
+        let (control, shared) = ControlPlane::start(parts).map_err(Failure::run)?;
+        let cpus = pinning(count);
+        let mut shards = Vec::with_capacity(count);
+        for (id, (driver, records)) in drivers.into_iter().zip(producers).enumerate() {
+            let shared = Arc::clone(&shared);
+            let (cpu, seed) = (cpus.get(id).copied(), seed(id));
+            let thread = Builder::new().name(format!("llmgw-shard-{id}")).spawn(move || {
+                if let Some(cpu) = cpu {
+                    let mut set = CpuSet::new();
+                    set.set(cpu);
+                    // Unpinned is slower, not wrong.
+                    let _ = sched_setaffinity(None, &set);
+                }
+                Shard::new(id, driver, shared, records, seed).run();
+            });
+            shards.push(thread.map_err(Failure::run)?);
+        }
+        tracing::info!(listen = %address, health = %control.health_address(), shards = count, driver = "epoll", "serving");
+        Ok(Server { address, control, shards, shared })
+    }
+
+    /// Where clients connect.
+    pub fn address(&self) -> SocketAddr {
+        self.address
+    }
+
+    /// Where `/readyz` and `/metrics` are.
+    pub fn health_address(&self) -> SocketAddr {
+        self.control.health_address()
+    }
+
+    /// Ends everything at once.
+    pub fn stop_now(self) {
+        self.shared.stop(Stop::Now);
+        for shard in self.shards {
+            let _ = shard.join();
+        }
+        self.control.shutdown();
+    }
+}
+
+/// `shards`, or one for each core this process may use.
+fn shard_count(config: &Config) -> usize {
+    if config.shards > 0 { config.shards } else { allowed_cpus().len().max(1) }
+}
+
+fn allowed_cpus() -> Vec<usize> {
+    let set = sched_getaffinity(None).unwrap_or_else(|_| CpuSet::new());
+    (0..CpuSet::MAX_CPU).filter(|cpu| set.is_set(*cpu)).collect()
+}
+
+/// One core a shard, when there are as many shards as cores; otherwise the scheduler knows better.
+fn pinning(shards: usize) -> Vec<usize> {
+    let cpus = allowed_cpus();
+    if cpus.len() == shards && shards > 1 { cpus } else { Vec::new() }
+}
+
+fn seed(shard: usize) -> u64 {
+    use std::hash::{BuildHasher, Hasher, RandomState};
+    let mut hasher = RandomState::new().build_hasher();
+    hasher.write_usize(shard);
+    hasher.finish()
+}
+
+fn hard_limit() -> u64 {
+    getrlimit(Resource::Nofile).maximum.unwrap_or(NO_LIMIT)
+}
+
+/// Raises the soft limit of open files to the hard one and returns it.
+fn raise_nofile() -> u64 {
+    let hard = hard_limit();
+    let _ = setrlimit(Resource::Nofile, Rlimit { current: Some(hard), maximum: Some(hard) });
+    getrlimit(Resource::Nofile).current.unwrap_or(NO_LIMIT)
+}
