@@ -27,7 +27,7 @@ pub fn run(seconds: u64, only: Option<&str>) -> Outcome {
         return Ok(());
     }
     let host = build()?;
-    let folder = PathBuf::from("fuzz/target").join(host).join("release");
+    let folder = target_dir().join(host).join("release");
     let mut failed = Vec::new();
     for target in targets.iter().filter(|t| only.is_none_or(|name| name == t.as_str())) {
         if let Err(error) = one(&folder.join(target), target, seconds) {
@@ -54,11 +54,17 @@ fn build() -> Outcome<String> {
     let host = told.lines().find_map(|line| line.strip_prefix("host: ")).ok_or("rustc -vV names no host")?;
     let mut command = cargo();
     command.args(["build", "--release", "--bins", "--manifest-path", "fuzz/Cargo.toml", "--target", host]);
-    command.args(["--target-dir", "fuzz/target"]);
+    command.arg("--target-dir").arg(target_dir());
     // Naming the target keeps the flags away from build scripts.
     command.env("RUSTC_BOOTSTRAP", "1").env("RUSTFLAGS", RUSTFLAGS);
     proc::run(&mut command)?;
     Ok(host.to_owned())
+}
+
+/// Its own: the flags differ from those of every other build.
+fn target_dir() -> PathBuf {
+    std::env::var_os("CARGO_TARGET_DIR")
+        .map_or_else(|| "fuzz/target".into(), |dir| PathBuf::from(dir).join("fuzz"))
 }
 
 fn one(binary: &Path, target: &str, seconds: u64) -> Outcome {

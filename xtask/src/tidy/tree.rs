@@ -112,8 +112,18 @@ pub fn specified_tests(files: &[File], report: &mut Report) {
         };
         known.extend(words(&chars, "fn").into_iter().map(name));
     }
-    for (n, line) in page.text.lines().enumerate().filter(|(_, line)| line.starts_with('|')) {
-        let last = line.trim_end_matches(['|', ' ']).rsplit('|').next().unwrap_or("");
+    let mut of_tests = false;
+    for (n, line) in page.text.lines().enumerate() {
+        if !line.starts_with('|') {
+            of_tests = false;
+            continue;
+        }
+        let last = last_cell(line);
+        if last == "test" {
+            of_tests = true;
+        } else if of_tests && last.is_empty() {
+            report.warn(page, n + 1, "specified-test", "no test holds us to this");
+        }
         // A command is not a test.
         for name in last.split('`').skip(1).step_by(2).filter(|name| !name.contains(' ')) {
             if !known.contains(name.rsplit("::").next().unwrap_or(name)) {
@@ -121,6 +131,11 @@ pub fn specified_tests(files: &[File], report: &mut Report) {
             }
         }
     }
+}
+
+fn last_cell(row: &str) -> &str {
+    let row = row.trim_end();
+    row.strip_suffix('|').unwrap_or(row).rsplit('|').next().unwrap_or("").trim()
 }
 
 /// The crates that deny.toml bans are not in the lock file, so the check holds where cargo-deny is not installed.
