@@ -69,10 +69,10 @@ fn recorded_streams() {
         incomplete: false,
     };
     let cases = [
-        (VLLM, seen(0, 1, None, true)),
-        (VLLM_STOPPED, seen(0, 0, None, false)),
-        (LLAMACPP, seen(0, 1, None, true)),
-        (LLAMACPP_MESSAGES, seen(0, 0, Some("message_stop"), true)),
+        (VLLM, seen(10, 1, None, true)),
+        (VLLM_STOPPED, seen(6, 0, None, false)),
+        (LLAMACPP, seen(10, 1, None, true)),
+        (LLAMACPP_MESSAGES, seen(13, 0, Some("message_stop"), true)),
     ];
     for (wire, expect) in cases {
         for step in [wire.len(), 1, 2, 7, 100] {
