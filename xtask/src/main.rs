@@ -53,8 +53,8 @@ enum Command {
     Bench {
         #[arg(value_enum, default_value_t = bench::What::Micro)]
         what: bench::What,
-        /// Seconds of the overhead run
-        #[arg(long, value_name = "N", default_value_t = 30)]
+        /// Seconds of load in the overhead run
+        #[arg(long, value_name = "N", default_value_t = 72)]
         seconds: u64,
     },
     /// Long runs that look for leaks and rare interleavings

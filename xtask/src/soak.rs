@@ -88,7 +88,8 @@ fn streams(binaries: &Binaries, minutes: u64) -> Outcome {
     let logs = TempDir::new("soak")?;
     let log = logs.path().join("loadgen.log");
     let mut command = Command::new(&binaries.loadgen);
-    command.args(["run", "--url", &fleet.url(), "--model", fleet::MODEL, "--stream"]);
+    command.args(["run", "--url", &fleet.url(), "--model", fleet::MODEL, "--stream", "--no-progress"]);
+    command.args(["--prompt-tokens", "uniform:16:512", "--output-tokens", "uniform:4:128"]);
     command.args(["--concurrency", &STREAMS.to_string(), "--duration", &format!("{minutes}m")]);
     println!("$ {}", proc::spell(&command));
     let mut load = Guard::start("loadgen", &mut command, &log)?;
