@@ -11,6 +11,8 @@ use std::sync::atomic::Ordering;
 
 /// How long accepting pauses after it failed.
 const ACCEPT_BACKOFF_NS: Nanos = 100 * MILLISECOND;
+/// What a poll takes, where polling moves the clock.
+const POLL_NS: Nanos = 10_000;
 /// Longest delay of a late event.
 const LATE_MAX_NS: Nanos = 5 * MILLISECOND;
 
@@ -62,7 +64,9 @@ impl Inner {
     pub(super) fn poll(&mut self, driver: usize, deadline: Option<Nanos>) {
         self.drivers[driver].deadline = deadline;
         self.drivers[driver].counters.wakeups += 1;
-        self.advance_to(self.now);
+        // A call takes time too.
+        let now = if self.poll_advances { self.now + POLL_NS } else { self.now };
+        self.advance_to(now);
         if !self.drivers[driver].gathered.is_empty() {
             return; // what the last poll gathered comes first
         }
