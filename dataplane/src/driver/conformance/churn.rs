@@ -3,14 +3,16 @@
 //! A connection's streams are made from its number, which the end that connected sends first. At the end everything
 //! that was not cut off must have arrived whole, and every peer must have seen its connection closed.
 
-use super::Harness;
 use super::world::{Peer, World, pattern};
+use super::{Harness, PeerRead};
 use crate::driver::{Driver, Token};
 use llmgw_routing::MILLISECOND;
 
 const CONNECTIONS: usize = 200;
 const OPEN_AT_ONCE: usize = 24;
 const NUMBER_BYTES: usize = 8;
+/// Far more than any seed needs.
+const STEPS_MAX: usize = 100_000;
 
 /// One end's knowledge.
 #[derive(Debug, Default)]
@@ -85,17 +87,19 @@ pub(crate) fn churn<H: Harness>(seed: u64) {
         made: 0,
     };
     let descriptors = c.w.h.descriptors();
-    while c.made < CONNECTIONS || !c.drivers.is_empty() {
+    let mut steps = 0;
+    // A virtual clock moves only if it is waited for.
+    let ahead_ns = if H::REAL_TIME { 0 } else { MILLISECOND / 5 };
+    while c.made < CONNECTIONS {
+        steps += 1;
+        assert!(steps < STEPS_MAX, "stuck with {} and {} ends", c.drivers.len(), c.peers.len());
         c.open();
         for _ in 0..c.rng.usize(1..8) {
             c.driver_acts();
             c.peer_acts();
         }
-        c.w.pass(0);
+        c.w.pass(ahead_ns);
         c.take_in();
-        if c.made == CONNECTIONS {
-            break;
-        }
     }
     c.finish();
     assert_eq!(c.w.h.descriptors(), descriptors, "descriptors before and after");
@@ -137,13 +141,18 @@ impl<H: Harness> Churn<H> {
         }
         for i in (0..self.drivers.len()).rev() {
             let conn = self.w.conn(self.drivers[i].token);
-            if conn.reset.is_some() || conn.failed.is_some() || conn.eof && self.drivers[i].end.shut {
+            let end = &self.drivers[i].end;
+            let over = conn.eof && (end.shut || end.number.is_none());
+            if conn.reset.is_some() || conn.failed.is_some() || over {
                 let d = self.drivers.swap_remove(i);
                 self.w.close(d.token, false);
             }
         }
-        self.peers
-            .retain(|p| p.peer.end.is_none() || p.peer.end == Some(super::PeerRead::Eof) && !p.end.shut);
+        self.peers.retain(|p| match p.peer.end {
+            None => true,
+            Some(PeerRead::Eof) => !p.end.shut && p.end.number.is_some(),
+            Some(_) => false,
+        });
     }
 
     fn driver_acts(&mut self) {
@@ -162,7 +171,7 @@ impl<H: Harness> Churn<H> {
             22..=34 => self.w.resume(token),
             35..=37 => {
                 let end = &mut self.drivers[i].end;
-                end.shut |= end.number.is_some();
+                end.shut |= end.sent > NUMBER_BYTES;
                 if end.shut {
                     self.w.h.driver().shutdown_write(token);
                 }
