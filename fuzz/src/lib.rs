@@ -1,5 +1,7 @@
 //! What the fuzz targets share.
 
+pub mod oracle;
+
 /// Takes the first two bytes as a recipe for splitting the rest: the rest, and ascending cuts within it.
 pub fn split_recipe(input: &[u8]) -> Option<(&[u8], Vec<usize>)> {
     let (&[seed, step], rest) = input.split_first_chunk::<2>()?;
