@@ -20,7 +20,7 @@ pub const SAVINGS_MAX: u64 = 100;
 pub const FLOOR_PER_SECOND: u64 = 3;
 
 /// One retry in the fixed-point unit of the balance.
-const ONE: u64 = 1 << 20;
+const ONE: u64 = 1 << 32;
 /// Time after which the floor allows one more.
 const FLOOR_STEP: Nanos = SECOND / FLOOR_PER_SECOND;
 /// How far the floor may be drawn on at once: [`FLOOR_PER_SECOND`] retries.
@@ -85,6 +85,7 @@ impl RetryBudget {
 fn fixed(ratio: f64) -> u64 {
     let ratio = if ratio.is_finite() { ratio.clamp(0.0, 1.0) } else { 0.0 };
     #[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss)] // within 0..=ONE by the clamp
-    let fixed = (ratio * (1u64 << 20) as f64).round() as u64;
+    // Rounded up: five requests at 0.2 earn a whole retry.
+    let fixed = (ratio * ONE as f64).ceil() as u64;
     fixed
 }

@@ -1,1 +1,136 @@
+use super::*;
 
+const FAR: Nanos = 1 << 40;
+
+#[test]
+fn counters_are_per_slot_and_load_adds_the_queue() {
+    let table = LoadTable::new(20);
+    let slots: Vec<Slot> = std::iter::from_fn(|| table.allocate()).collect();
+    assert_eq!(slots.len(), 20);
+    for slot in &slots {
+        for _ in 0..slot.index() {
+            table.acquire(slot.index());
+        }
+        table.set_queue_depth(slot.index(), 100);
+    }
+    for slot in &slots {
+        assert_eq!(table.inflight(slot.index()), slot.index());
+        assert_eq!(table.load(slot.index()), slot.index() + 100);
+    }
+    table.release(7);
+    assert_eq!((table.inflight(6), table.inflight(7), table.inflight(8)), (6, 6, 8));
+}
+
+#[test]
+fn load_saturates() {
+    let table = LoadTable::new(1);
+    table.acquire(0);
+    table.set_queue_depth(0, u32::MAX);
+    assert_eq!(table.load(0), u32::MAX);
+}
+
+#[test]
+fn a_dropped_slot_is_handed_out_again_clean() {
+    let table = LoadTable::new(1);
+    let slot = table.allocate().expect("room");
+    assert!(table.allocate().is_none());
+    table.set_queue_depth(0, 9);
+    table.mark_failed(0, FAR);
+    drop(slot);
+    let slot = table.allocate().expect("given back");
+    assert_eq!((slot.index(), table.load(0), table.health(0, 1)), (0, 0, Health::Ready));
+}
+
+#[test]
+fn a_late_release_never_reaches_the_next_owner() {
+    let table = LoadTable::new(2);
+    let old = table.allocate().expect("room");
+    let index = old.index();
+    table.acquire(index);
+    drop(old);
+    let new = table.allocate().expect("the other index");
+    assert_ne!(new.index(), index);
+    assert!(table.allocate().is_none(), "an index waits for its last release");
+    table.release(index);
+    assert_eq!(table.inflight(new.index()), 0);
+    assert_eq!(table.allocate().map(|slot| slot.index()), Some(index));
+}
+
+#[test]
+fn a_mark_made_after_the_drop_does_not_reach_the_next_owner() {
+    let table = LoadTable::new(1);
+    drop(table.allocate());
+    table.mark_failed(0, FAR);
+    let _slot = table.allocate().expect("free");
+    assert_eq!(table.health(0, 1), Health::Ready);
+}
+
+#[test]
+#[should_panic(expected = "released more often")]
+#[cfg(debug_assertions)]
+fn releasing_too_often_is_noticed() {
+    LoadTable::new(1).release(0);
+}
+
+#[derive(Clone, Copy)]
+enum Do {
+    Fail(Nanos),
+    Busy(Nanos),
+    Clear,
+    Look(Nanos),
+}
+
+#[test]
+fn cooldowns() {
+    use Do::{Busy, Clear, Fail, Look};
+    let failed = |until| Health::Failed { until };
+    let busy = |until| Health::Busy { until };
+    let cases: &[(&[Do], Nanos, Health)] = &[
+        (&[], 0, Health::Ready),
+        (&[Fail(10)], 9, failed(10)),
+        (&[Fail(10)], 10, Health::Ready),
+        (&[Busy(10)], 9, busy(10)),
+        (&[Busy(10)], 10, Health::Ready),
+        // Busy never downgrades a failure, nor shortens a cooldown.
+        (&[Fail(10), Busy(20)], 9, failed(10)),
+        (&[Busy(20), Busy(10)], 9, busy(20)),
+        (&[Busy(20), Fail(10)], 9, failed(20)),
+        (&[Fail(20), Fail(10)], 9, failed(20)),
+        (&[Fail(10), Fail(20)], 9, failed(20)),
+        // A failure long past does not hide that the engine is busy now.
+        (&[Fail(10), Look(11), Busy(20)], 12, busy(20)),
+        (&[Fail(10), Clear], 5, Health::Ready),
+        // A probe says nothing of capacity.
+        (&[Busy(10), Clear], 5, busy(10)),
+        (&[Fail(10), Clear, Busy(20)], 5, busy(20)),
+        (&[Fail(Nanos::MAX)], FAR, failed(UNTIL_MAX)),
+    ];
+    for (number, (steps, now, expected)) in cases.iter().enumerate() {
+        let table = LoadTable::new(1);
+        for step in *steps {
+            match *step {
+                Fail(until) => table.mark_failed(0, until),
+                Busy(until) => table.mark_busy(0, until),
+                Clear => table.clear(0),
+                Look(now) => assert_eq!(table.health(0, now), Health::Ready),
+            }
+        }
+        assert_eq!(table.health(0, *now), *expected, "case {number}");
+    }
+}
+
+#[test]
+fn counts_balance_over_threads() {
+    let table = LoadTable::new(4);
+    std::thread::scope(|scope| {
+        for _ in 0..4 {
+            scope.spawn(|| {
+                for round in 0..20_000u32 {
+                    table.acquire(round % 4);
+                    table.release(round % 4);
+                }
+            });
+        }
+    });
+    assert!((0..4).all(|index| table.inflight(index) == 0));
+}
