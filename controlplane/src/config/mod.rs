@@ -172,8 +172,6 @@ impl Config {
             ("shards", self.shards != new.shards),
             ("driver", self.driver != new.driver),
             ("log.format", self.log.format != new.log.format),
-            ("log.access", self.log.access != new.log.access),
-            ("log.level", self.log.level != new.log.level),
             ("auth.required", self.auth.required != new.auth.required),
         ];
         names.extend(others.iter().filter(|(_, changed)| *changed).map(|(name, _)| *name));

@@ -1,0 +1,296 @@
+//! Builds snapshots from configurations.
+//!
+//! **Invariants**
+//!
+//! * An endpoint that a new configuration leaves as it was is the same `Arc<Endpoint>`: its slot, its in-flight count
+//!   and its cooldown go on. One that changed is a new incarnation with a slot of its own.
+//! * A configuration is taken whole or not at all: whatever can fail happens before anything is remembered.
+//! * A series id stands for one (model, pool) for as long as an endpoint has that pair, and never for another, so that
+//!   a shard that still holds the counters of a removed series cannot count into a new one.
+
+use crate::config::{Config, EndpointConfig, Picker, Router};
+use llmgw_routing::Nanos;
+use llmgw_routing::load::{Health, LoadTable};
+use llmgw_routing::pipeline::{Profile, ProfileError};
+use llmgw_routing::snapshot::{Endpoint, Model, Role, Settings, Snapshot};
+use std::collections::HashMap;
+use std::fmt;
+use std::net::{IpAddr, SocketAddr};
+use std::sync::Arc;
+use std::time::Duration;
+
+#[cfg(test)]
+mod tests;
+
+/// Most endpoints a configuration may have.
+pub const ENDPOINTS_MAX: u32 = 4096;
+/// A name must resolve within this.
+const LOOKUP_TIMEOUT: Duration = Duration::from_secs(5);
+
+/// Addresses of engines by host name and port.
+pub type Addresses = HashMap<(String, u16), Vec<SocketAddr>>;
+
+/// Why a configuration cannot be published.
+#[derive(Debug)]
+#[allow(missing_docs)]
+pub enum PublishError {
+    /// Keys that cannot change while the process runs.
+    Fixed(Vec<&'static str>),
+    /// An engine's name does not resolve.
+    Lookup { endpoint: String, host: String, reason: String },
+    /// More endpoints than there are slots.
+    TooManyEndpoints { asked: usize },
+    /// A profile that the router does not take.
+    Profile { name: String, error: ProfileError },
+}
+
+impl fmt::Display for PublishError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            PublishError::Fixed(names) => {
+                write!(
+                    f,
+                    "{} cannot change while the process runs; restart it, or take the change back",
+                    names.join(", ")
+                )
+            }
+            PublishError::Lookup { endpoint, host, reason } => {
+                write!(f, "endpoint {endpoint}: the host name {host} does not resolve: {reason}")
+            }
+            PublishError::TooManyEndpoints { asked } => {
+                write!(
+                    f,
+                    "{asked} endpoints are more than there is room for ({ENDPOINTS_MAX}, those still busy with \
+                     requests of an earlier configuration included)"
+                )
+            }
+            PublishError::Profile { name, error } => write!(f, "router.profiles.{name}: {error}"),
+        }
+    }
+}
+
+impl std::error::Error for PublishError {}
+
+/// Looks up the host names of all endpoints.
+pub async fn resolve(config: &Config) -> Result<Addresses, PublishError> {
+    let mut addresses = Addresses::new();
+    for endpoint in &config.endpoints {
+        let key = (endpoint.url.host.clone(), endpoint.url.port);
+        if addresses.contains_key(&key) {
+            continue;
+        }
+        let found = lookup(&key.0, key.1).await.map_err(|reason| PublishError::Lookup {
+            endpoint: endpoint.id.clone(),
+            host: key.0.clone(),
+            reason,
+        })?;
+        addresses.insert(key, found);
+    }
+    Ok(addresses)
+}
+
+async fn lookup(host: &str, port: u16) -> Result<Vec<SocketAddr>, String> {
+    if let Ok(ip) = host.parse::<IpAddr>() {
+        return Ok(vec![SocketAddr::new(ip, port)]);
+    }
+    match tokio::time::timeout(LOOKUP_TIMEOUT, tokio::net::lookup_host((host, port))).await {
+        Ok(Ok(found)) => {
+            let found: Vec<_> = found.collect();
+            if found.is_empty() { Err("it has no address".into()) } else { Ok(found) }
+        }
+        Ok(Err(error)) => Err(error.to_string()),
+        Err(_) => Err(format!("no answer within {} s", LOOKUP_TIMEOUT.as_secs())),
+    }
+}
+
+/// Turns configurations into snapshots and remembers what lives on from one to the next.
+pub struct Publisher {
+    loads: Arc<LoadTable>,
+    /// Most connections a shard may have, by RLIMIT_NOFILE.
+    max_connections: usize,
+    version: u64,
+    endpoints: HashMap<String, (EndpointConfig, Arc<Endpoint>)>,
+    models: HashMap<Box<str>, Arc<Model>>,
+    first_seen: HashMap<String, u64>,
+    series: HashMap<(String, String), u32>,
+    next_series: u32,
+}
+
+impl Publisher {
+    /// A publisher that has published nothing.
+    pub fn new(max_connections: usize) -> Self {
+        Publisher {
+            // Twice the bound: endpoints of the last configuration keep their slots until their requests end.
+            loads: LoadTable::new(2 * ENDPOINTS_MAX),
+            max_connections,
+            version: 0,
+            endpoints: HashMap::new(),
+            models: HashMap::new(),
+            first_seen: HashMap::new(),
+            series: HashMap::new(),
+            next_series: 1,
+        }
+    }
+
+    /// The counters that its endpoints' slots belong to.
+    pub fn loads(&self) -> &Arc<LoadTable> {
+        &self.loads
+    }
+
+    /// The snapshot of a configuration. `addresses` must cover its endpoints, see [`resolve`]; `now` is monotonic,
+    /// `now_unix` in seconds. On an error nothing has changed.
+    pub fn build(
+        &mut self,
+        config: &Config,
+        addresses: &Addresses,
+        now: Nanos,
+        now_unix: u64,
+    ) -> Result<Arc<Snapshot>, PublishError> {
+        let asked = config.endpoints.len();
+        if u32::try_from(asked).is_err() || asked > ENDPOINTS_MAX as usize {
+            return Err(PublishError::TooManyEndpoints { asked });
+        }
+        let profile = Arc::new(profile(&config.router)?);
+        let (series, next_series) = self.series_of(config);
+        let mut endpoints = Vec::with_capacity(asked);
+        for endpoint in &config.endpoints {
+            let id = series[&(endpoint.model.clone(), endpoint.pool.clone())];
+            endpoints.push(self.endpoint(endpoint, addresses, id, asked, now)?);
+        }
+
+        // Nothing fails from here on.
+        self.version += 1;
+        self.series = series;
+        self.next_series = next_series;
+        for name in known_models(config) {
+            self.first_seen.entry(name.to_owned()).or_insert(now_unix);
+        }
+        self.models = self.models_of(config, &endpoints, &profile, now_unix);
+        let pairs = config.endpoints.iter().zip(&endpoints);
+        self.endpoints = pairs.map(|(c, e)| (c.id.clone(), (c.clone(), Arc::clone(e)))).collect();
+        let mut settings = config.settings();
+        settings.max_connections = settings.max_connections.min(self.max_connections);
+        Ok(self.assemble(endpoints, settings))
+    }
+
+    fn assemble(&self, endpoints: Vec<Arc<Endpoint>>, settings: Settings) -> Arc<Snapshot> {
+        let models = self.models.iter().map(|(name, model)| (name.clone(), Arc::clone(model))).collect();
+        Arc::new(Snapshot { version: self.version, models, endpoints, settings: Arc::new(settings) })
+    }
+
+    fn series_of(&self, config: &Config) -> (HashMap<(String, String), u32>, u32) {
+        let mut next = self.next_series;
+        let mut series = HashMap::new();
+        for endpoint in &config.endpoints {
+            let pair = (endpoint.model.clone(), endpoint.pool.clone());
+            let known = self.series.get(&pair).copied();
+            series.entry(pair).or_insert_with(|| {
+                known.unwrap_or_else(|| {
+                    next += 1;
+                    next - 1
+                })
+            });
+        }
+        (series, next)
+    }
+
+    fn endpoint(
+        &self,
+        config: &EndpointConfig,
+        addresses: &Addresses,
+        series: u32,
+        asked: usize,
+        now: Nanos,
+    ) -> Result<Arc<Endpoint>, PublishError> {
+        let found = addresses.get(&(config.url.host.clone(), config.url.port)).map_or(&[][..], Vec::as_slice);
+        let known = self.endpoints.get(&config.id);
+        let same_place = |(old, endpoint): &&(EndpointConfig, Arc<Endpoint>)| {
+            // The name server's order changes; only the loss of the address is a change.
+            old.url == config.url && old.model == config.model && found.contains(&endpoint.address)
+        };
+        let known = known.filter(same_place);
+        if let Some((old, endpoint)) = known
+            && old == config
+            && endpoint.series == series
+        {
+            return Ok(Arc::clone(endpoint));
+        }
+        let address = known.map(|(_, endpoint)| endpoint.address).or(found.first().copied());
+        let address = address.ok_or_else(|| PublishError::Lookup {
+            endpoint: config.id.clone(),
+            host: config.url.host.clone(),
+            reason: "it has no address".into(),
+        })?;
+        let slot = self.loads.allocate().ok_or(PublishError::TooManyEndpoints { asked })?;
+        if let Some((_, old)) = known
+            && let Health::Failed { until } = self.loads.health(old.slot.index(), now)
+        {
+            // Only its weight, pool or kind is new; it is as dead as before.
+            self.loads.mark_failed(slot.index(), until);
+        }
+        Ok(Arc::new(Endpoint {
+            id: config.id.as_str().into(),
+            slot,
+            served_model: config.model.as_str().into(),
+            pool: config.pool.as_str().into(),
+            series,
+            address,
+            authority: config.url.authority().into(),
+            base_path: config.url.base_path.as_str().into(),
+            engine: config.engine,
+            weight: config.weight,
+            role: config.role,
+        }))
+    }
+
+    fn models_of(
+        &self,
+        config: &Config,
+        endpoints: &[Arc<Endpoint>],
+        profile: &Arc<Profile>,
+        now_unix: u64,
+    ) -> HashMap<Box<str>, Arc<Model>> {
+        let mut by_model: HashMap<&str, Vec<Arc<Endpoint>>> =
+            known_models(config).map(|name| (name, Vec::new())).collect();
+        for endpoint in endpoints.iter().filter(|endpoint| endpoint.role == Role::Unified) {
+            by_model.entry(&endpoint.served_model).or_default().push(Arc::clone(endpoint));
+        }
+        let models = by_model.into_iter().map(|(name, endpoints)| {
+            let created = self.first_seen.get(name).copied().unwrap_or(now_unix);
+            let previous = self.models.get(name).map(Arc::as_ref);
+            let model = Model::new(name, endpoints, Arc::clone(profile), created, previous);
+            (Box::from(name), Arc::new(model))
+        });
+        models.collect()
+    }
+}
+
+/// Every name that makes a model known: of endpoints, routes with their aliases, and the catalog.
+fn known_models(config: &Config) -> impl Iterator<Item = &str> {
+    let endpoints = config.endpoints.iter().map(|endpoint| endpoint.model.as_str());
+    let routes = config.routes.iter().flat_map(|route| std::iter::once(&route.model).chain(&route.aliases));
+    endpoints.chain(routes.map(String::as_str)).chain(config.models.iter().map(|model| model.name.as_str()))
+}
+
+/// The profile that `router.policy` names.
+fn profile(router: &Router) -> Result<Profile, PublishError> {
+    if let Some(profile) = Profile::from_policy(&router.policy, router.affinity_load_factor) {
+        return Ok(profile);
+    }
+    let failed = |error| PublishError::Profile { name: router.policy.clone(), error };
+    let mut builder = Profile::builder(&router.policy);
+    let configured = router.profiles.iter().find(|profile| profile.name == router.policy);
+    if let Some(configured) = configured {
+        // Other scorers are accepted and, as the start-up warning says, not acted on yet. Weight 0 is "left out".
+        for (name, weight) in configured.scorers.iter().filter(|(name, w)| *name == "inflight" && *w > 0.0) {
+            builder = builder.scorer(name, *weight).map_err(failed)?;
+        }
+        let picker = match configured.picker {
+            Picker::MaxScore => "max-score",
+            Picker::RoundRobin => "round-robin",
+            Picker::P2c | Picker::Softmax { .. } => "p2c",
+        };
+        builder = builder.picker(picker).map_err(failed)?;
+    }
+    Ok(builder.build())
+}

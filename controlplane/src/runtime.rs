@@ -1,0 +1,266 @@
+//! The control plane as a whole: its threads, its tasks, and the seam to `llmgw server`.
+//!
+//! The caller makes [`Parts`], calls [`ControlPlane::start`], gives the [`Shared`] it gets to the shards, and from then
+//! on passes signals: [`ControlPlane::reload`] for SIGHUP, [`ControlPlane::draining`] when a shutdown begins,
+//! [`ControlPlane::shutdown`] once the shards have ended.
+
+use crate::config::{Config, ConfigError, DriverChoice, Loaded};
+use crate::health::{self, Surface};
+use crate::logs::{self, AccessLog, LogHandle};
+use crate::metrics::OwnStats;
+use crate::plane::DataPlane;
+use crate::probe::Prober;
+use crate::publisher::{self, PublishError, Publisher};
+use llmgw_dataplane::driver::clock::{monotonic_ns, wall_ns};
+use llmgw_dataplane::shared::{RecordConsumer, Shared};
+use llmgw_routing::SECOND;
+use llmgw_routing::budget::RetryBudget;
+use std::fmt;
+use std::net::SocketAddr;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+use tokio::net::TcpListener;
+use tokio::runtime::Runtime;
+use tokio::sync::{Notify, watch};
+use tokio::task::JoinHandle;
+
+#[cfg(test)]
+mod tests;
+
+/// Threads of the control plane.
+const WORKERS: usize = 2;
+/// How long the last access lines may take at the end.
+const LAST_LINES: Duration = Duration::from_secs(2);
+
+/// What a control plane is made of.
+pub struct Parts {
+    /// The configuration, with command line flags over it.
+    pub config: Config,
+    /// Lines to log at start.
+    pub warnings: Vec<String>,
+    /// Where a reload reads the configuration again; `None`: it cannot be reloaded.
+    pub path: Option<PathBuf>,
+    /// The control plane's ends of the record rings, one a shard.
+    pub consumers: Vec<RecordConsumer>,
+    /// Most connections a shard may have, by the limit of open files.
+    pub max_connections: u64,
+}
+
+/// Why the control plane did not start.
+#[derive(Debug)]
+#[allow(missing_docs)]
+pub enum StartError {
+    /// Threads could not be had.
+    Runtime(std::io::Error),
+    /// The health listener's address could not be bound.
+    Listen { address: SocketAddr, error: std::io::Error },
+    /// The configuration cannot be published.
+    Publish(PublishError),
+}
+
+impl fmt::Display for StartError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            StartError::Runtime(error) => {
+                write!(f, "the control plane's threads could not be started: {error}")
+            }
+            StartError::Listen { address, error } => {
+                write!(f, "health_listen {address} cannot be bound: {error}")
+            }
+            StartError::Publish(error) => error.fmt(f),
+        }
+    }
+}
+
+impl std::error::Error for StartError {}
+
+/// Why a reload was refused; the running configuration stays.
+#[derive(Debug)]
+#[allow(missing_docs)]
+pub enum ReloadError {
+    /// There is no file to read.
+    NoFile,
+    /// The file is wrong.
+    Config(ConfigError),
+    /// It cannot be published.
+    Publish(PublishError),
+}
+
+impl fmt::Display for ReloadError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            ReloadError::NoFile => f.write_str("this process was not started from a file"),
+            ReloadError::Config(error) => error.fmt(f),
+            ReloadError::Publish(error) => error.fmt(f),
+        }
+    }
+}
+
+impl std::error::Error for ReloadError {}
+
+/// A running control plane.
+pub struct ControlPlane {
+    runtime: Runtime,
+    plane: Arc<dyn DataPlane>,
+    own: Arc<OwnStats>,
+    publisher: Publisher,
+    config: Config,
+    path: Option<PathBuf>,
+    /// The file's driver: a flag may stand over it, and is no change.
+    file_driver: DriverChoice,
+    log: LogHandle,
+    access_on: Arc<AtomicBool>,
+    access_log: JoinHandle<()>,
+    probe_now: Arc<Notify>,
+    stop: watch::Sender<bool>,
+    health_address: SocketAddr,
+}
+
+impl ControlPlane {
+    /// Sets up the log, publishes the first snapshot, binds the health listener and starts probing. `S` is the
+    /// driver's socket.
+    pub fn start<S: Send + 'static>(parts: Parts) -> Result<(ControlPlane, Arc<Shared<S>>), StartError> {
+        let Parts { config, warnings, path, consumers, max_connections } = parts;
+        let log = logs::init(&config.log);
+        for warning in &warnings {
+            tracing::warn!("{warning}");
+        }
+        let runtime = tokio::runtime::Builder::new_multi_thread()
+            .worker_threads(WORKERS)
+            .max_blocking_threads(4)
+            .thread_name("llmgw-control")
+            .enable_all()
+            .build()
+            .map_err(StartError::Runtime)?;
+        let mut publisher = Publisher::new(usize::try_from(max_connections).unwrap_or(usize::MAX));
+        let addresses = runtime.block_on(publisher::resolve(&config)).map_err(StartError::Publish)?;
+        let unix = wall_ns() / SECOND;
+        let snapshot =
+            publisher.build(&config, &addresses, monotonic_ns(), unix).map_err(StartError::Publish)?;
+        let budget = RetryBudget::new(config.router.retry_budget);
+        let loads = Arc::clone(publisher.loads());
+        let shared = Arc::new(Shared::<S>::new(snapshot, loads, budget, consumers.len()));
+        let plane: Arc<dyn DataPlane> = Arc::clone(&shared) as Arc<dyn DataPlane>;
+        let own = Arc::new(OwnStats::default());
+        own.configured_at.store(unix, Ordering::Relaxed);
+        let (stop, stopped) = watch::channel(false);
+
+        let address = config.health_listen;
+        let listener = runtime
+            .block_on(TcpListener::bind(address))
+            .and_then(|listener| Ok((listener.local_addr()?, listener)));
+        let (health_address, listener) = listener.map_err(|error| StartError::Listen { address, error })?;
+        let surface = Surface { plane: Arc::clone(&plane), own: Arc::clone(&own), clock: monotonic_ns };
+        runtime.spawn(serve(listener, surface, stopped.clone()));
+
+        let probe_now = Arc::new(Notify::new());
+        let prober = Prober::new(Arc::clone(&plane), Arc::clone(&own), monotonic_ns);
+        runtime.spawn(prober.run(Arc::clone(&probe_now), stopped.clone()));
+
+        let access_on = Arc::new(AtomicBool::new(logs::access_on(&config.log)));
+        let access = AccessLog::new(consumers, config.log.format, Arc::clone(&access_on), Arc::clone(&own));
+        let access_log = runtime.spawn(access.run(stopped));
+        let in_file = path.as_deref().and_then(|path| Config::load(path, std::env::vars()).ok());
+        let file_driver = in_file.map_or(config.driver, |loaded| loaded.config.driver);
+        let control = ControlPlane {
+            runtime,
+            plane,
+            own,
+            publisher,
+            config,
+            path,
+            file_driver,
+            log,
+            access_on,
+            access_log,
+            probe_now,
+            stop,
+            health_address,
+        };
+        Ok((control, shared))
+    }
+
+    /// Where `/healthz`, `/readyz` and `/metrics` are.
+    pub fn health_address(&self) -> SocketAddr {
+        self.health_address
+    }
+
+    /// Reads the configuration again and takes it whole, or logs why not and changes nothing. Returns whether it was
+    /// taken.
+    pub fn reload(&mut self) -> bool {
+        let result = self.try_reload(std::env::vars());
+        self.own.last_reload_refused.store(result.is_err(), Ordering::Relaxed);
+        match result {
+            Ok(version) => {
+                self.own.reloads.fetch_add(1, Ordering::Relaxed);
+                self.own.configured_at.store(wall_ns() / SECOND, Ordering::Relaxed);
+                tracing::info!(version, endpoints = self.config.endpoints.len(), "configuration reloaded");
+                true
+            }
+            Err(error) => {
+                self.own.reloads_refused.fetch_add(1, Ordering::Relaxed);
+                tracing::error!("reload refused, the running configuration stays: {error}");
+                false
+            }
+        }
+    }
+
+    fn try_reload(&mut self, vars: impl Iterator<Item = (String, String)>) -> Result<u64, ReloadError> {
+        let path = self.path.as_deref().ok_or(ReloadError::NoFile)?;
+        let Loaded { mut config, warnings } = Config::load(path, vars).map_err(ReloadError::Config)?;
+        let running = Config { driver: self.file_driver, ..self.config.clone() };
+        let fixed = running.fixed_keys_changed(&config);
+        if !fixed.is_empty() {
+            return Err(ReloadError::Publish(PublishError::Fixed(fixed)));
+        }
+        config.driver = self.config.driver;
+        let addresses = self.runtime.block_on(publisher::resolve(&config)).map_err(ReloadError::Publish)?;
+        let built = self.publisher.build(&config, &addresses, monotonic_ns(), wall_ns() / SECOND);
+        let snapshot = built.map_err(ReloadError::Publish)?;
+        let version = snapshot.version;
+        for warning in &warnings {
+            tracing::warn!("{warning}");
+        }
+        self.plane.publish(snapshot);
+        self.log.set_level(config.log.level);
+        self.access_on.store(logs::access_on(&config.log), Ordering::Relaxed);
+        self.config = config;
+        self.probe_now.notify_one();
+        Ok(version)
+    }
+
+    /// From now on `/readyz` says that the process is about to end.
+    pub fn draining(&self) {
+        self.own.draining.store(true, Ordering::Relaxed);
+    }
+
+    /// Writes the last access lines and ends. Call it once the shards have ended.
+    pub fn shutdown(self) {
+        self.draining();
+        // Nobody listens any more only if every task has ended already.
+        let _ = self.stop.send(true);
+        let last_lines = async { tokio::time::timeout(LAST_LINES, self.access_log).await };
+        if !matches!(self.runtime.block_on(last_lines), Ok(Ok(()))) {
+            tracing::warn!("the last access lines could not be written");
+        }
+        self.runtime.shutdown_timeout(LAST_LINES);
+    }
+}
+
+async fn serve(listener: TcpListener, surface: Surface, mut stop: watch::Receiver<bool>) {
+    let stopped = async move {
+        let _ = stop.wait_for(|stop| *stop).await;
+    };
+    let served = axum::serve(listener, health::router(surface));
+    tokio::select! {
+        result = served.into_future() => {
+            if let Err(error) = result {
+                tracing::error!("the health listener ended: {error}");
+            }
+        }
+        // Open connections end with the runtime.
+        () = stopped => {}
+    }
+}
