@@ -14,7 +14,10 @@
 //!   [`Event::Writable`] follows once more can be taken. The shard keeps the rest.
 //! * After [`Driver::pause`], at most [`MAX_LATE_BYTES`] more may be delivered for a connection until
 //!   [`Driver::resume`]. [`Event::Hangup`] is delivered even while paused.
-//! * End of input is delivered once: [`Event::Eof`] after all bytes, or [`Event::Reset`]. Nothing follows a `Reset`.
+//! * End of input is delivered once: [`Event::Eof`] after all bytes, or [`Event::Reset`]. A `Reset` may also follow an
+//!   `Eof`: the connection died in the sending direction. Nothing follows a `Reset`.
+//! * A connection reset while paused is told at once: by `Reset`, or, if bytes are unread (they may be the whole
+//!   answer), by `Hangup`, and then `Reset` after the bytes once resumed.
 //! * Every failure of an established connection is an event, never a panic: `send` on a dead connection answers
 //!   [`SendError`].
 
@@ -158,7 +161,7 @@ pub trait Driver {
     /// Gives lent bytes back.
     fn recycle(&mut self, lent: Self::Lent);
 
-    /// Starts (again) to accept.
+    /// Starts to accept again. A new driver accepts.
     fn resume_accept(&mut self);
     /// Stops accepting; connections wait in the kernel's backlog.
     fn pause_accept(&mut self);
