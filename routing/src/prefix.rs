@@ -129,17 +129,18 @@ fn text_part(cursor: &mut Cursor<'_>, key: &mut Key<'_>) {
 
 /// A string; the first of several; or token ids.
 fn prompt(cursor: &mut Cursor<'_>, key: &mut Key<'_>) {
+    let mut list = false;
     // A list of lists of ids is the deepest there is.
     for _ in 0..2 {
-        if !cursor.take(b'[') || !cursor.element() {
-            break;
+        if cursor.take(b'[') {
+            list = cursor.element();
         }
     }
     if cursor.peek() == Some(b'"') {
         let _ = cursor.unescape(&mut |text| key.push(text));
         return;
     }
-    while !key.full() && cursor.element() {
+    while list && !key.full() && cursor.element() {
         let Some(id) = cursor.value().filter(|id| id[0].is_ascii_digit()) else {
             return;
         };
