@@ -109,6 +109,7 @@ impl Fault {
             Self { text: text.to_owned(), kind: kind(name, arg)?, count: None, probability: 1.0 };
         for part in parts {
             match part.split_once('=') {
+                Some(("count", "0")) => return Err(BadFault("count=0 would never strike".to_owned())),
                 Some(("count", n)) => fault.count = Some(number(part, n)?),
                 Some(("p", p)) => fault.probability = probability(part, p)?,
                 _ => return Err(BadFault(format!("{part:?} is neither count=N nor p=P"))),
@@ -286,3 +287,6 @@ impl Plan {
         }
     }
 }
+
+#[cfg(test)]
+mod tests;

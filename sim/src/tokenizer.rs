@@ -63,3 +63,6 @@ pub fn decode(ids: &[u32]) -> String {
     let bytes: Vec<u8> = ids.iter().flat_map(|id| id.to_le_bytes()).filter(|b| *b != 0).collect();
     String::from_utf8_lossy(&bytes).into_owned()
 }
+
+#[cfg(test)]
+mod tests;

@@ -388,7 +388,7 @@ impl Board {
 
     fn on_event(&mut self, at: Nanos, id: SeqId, event: Event) {
         let Some(Some(entry)) = self.seqs.get(id.slot()) else { return };
-        if entry.id != id || entry.job.end.get().is_some() {
+        if entry.id != id || entry.job.end.get().is_some() || entry.job.frozen() {
             return;
         }
         let job = &entry.job;
@@ -408,11 +408,12 @@ impl Board {
                 let before = job.tokens.get();
                 let verdict = job.token(entry.choice, index, &mut self.scratch);
                 self.totals.tokens += u64::from(job.tokens.get() - before);
-                if before == 0
-                    && let Some(record) = self.records.get_mut(job.record)
-                {
-                    record.first_token = Some(at);
-                    self.totals.ttft.add(at.saturating_sub(record.received));
+                if let Some(record) = self.records.get_mut(job.record) {
+                    record.tokens = job.tokens.get();
+                    if record.first_token.is_none() {
+                        record.first_token = Some(at);
+                        self.totals.ttft.add(at.saturating_sub(record.received));
+                    }
                 }
                 if verdict != Verdict::Go {
                     self.deeds.push((Rc::clone(job), verdict));
@@ -444,7 +445,9 @@ impl Board {
     fn end(&mut self, model: &mut Model, now: Nanos, job: &Rc<Job>, outcome: &'static str) {
         for id in job.seqs.borrow_mut().drain(..) {
             model.cancel(now, id);
-            self.seqs[id.slot()] = None;
+            if self.seqs[id.slot()].as_ref().is_some_and(|entry| entry.id == id) {
+                self.seqs[id.slot()] = None;
+            }
         }
         self.close(now, job, outcome);
     }
@@ -454,7 +457,6 @@ impl Board {
         if let Some(record) = self.records.get_mut(job.record) {
             record.outcome = outcome;
             record.ended = Some(now);
-            record.tokens = job.tokens.get();
             self.totals.latency.add(now.saturating_sub(record.received));
         }
     }

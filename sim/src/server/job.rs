@@ -65,6 +65,8 @@ pub struct Job {
     keep_alive: bool,
     chunked: bool,
     head_sent: Cell<bool>,
+    /// `stall` struck: nothing more is said.
+    frozen: Cell<bool>,
     held: RefCell<Vec<u8>>,
 }
 
@@ -125,8 +127,14 @@ impl Job {
             keep_alive: parts.keep_alive,
             chunked: parts.chunked,
             head_sent: Cell::new(false),
+            frozen: Cell::new(false),
             held: RefCell::default(),
         }
+    }
+
+    /// The job has stalled.
+    pub fn frozen(&self) -> bool {
+        self.frozen.get()
     }
 
     /// The choices.
@@ -289,6 +297,7 @@ impl Job {
                 self.send_head();
                 self.release_held();
             }
+            self.frozen.set(true);
             return Verdict::Freeze;
         }
         Verdict::Go
