@@ -11,6 +11,8 @@ use clap::{Args, Parser, Subcommand};
 use serde::Serialize;
 
 use crate::checker::TokenCheck;
+use crate::disconnect::DisconnectConfig;
+use crate::overhead::OverheadConfig;
 use crate::prompts::Prompts;
 use crate::run::{Load, RunConfig, RunError, StopHandle};
 use crate::schedule::Arrivals;
@@ -37,6 +39,101 @@ pub struct Cli {
 enum Command {
     /// Load a server; check every stream's tokens; report latencies.
     Run(Box<RunArgs>),
+    /// Measure what a gateway adds, by pairs of short slices.
+    Overhead(Box<OverheadArgs>),
+    /// Leave in the middle of requests and ask the simulated engines what they noticed.
+    Disconnect(Box<DisconnectArgs>),
+}
+
+#[derive(Debug, Args)]
+struct OverheadArgs {
+    /// Base URL of the engine itself
+    #[arg(long, value_name = "URL")]
+    direct: String,
+    /// Base URL of the gateway before it
+    #[arg(long, value_name = "URL")]
+    via: String,
+    /// The model asked for [default: the first that the engine lists]
+    #[arg(long)]
+    model: Option<String>,
+    #[command(flatten)]
+    shape: ShapeArgs,
+    /// Requests a second within a slice
+    #[arg(long, default_value_t = 500.0)]
+    rate: f64,
+    /// Their spacing: constant or poisson
+    #[arg(long, default_value = "constant")]
+    arrivals: Arrivals,
+    /// Length of a slice
+    #[arg(long, default_value = "300ms", value_parser = parse_duration)]
+    slice: Duration,
+    /// Pairs of slices measured
+    #[arg(long, default_value_t = 20)]
+    rounds: usize,
+    /// Pairs before them that are not
+    #[arg(long, default_value_t = 2)]
+    warmup_rounds: usize,
+    /// Fail if the median added p99 is above this: of the total, or of streams' first token and inter-token times
+    #[arg(long, value_name = "D", value_parser = parse_duration)]
+    max_p99_overhead: Option<Duration>,
+    #[command(flatten)]
+    output: OutputArgs,
+}
+
+#[derive(Debug, Args)]
+struct DisconnectArgs {
+    /// Base URL that clients use
+    #[arg(long)]
+    url: String,
+    /// Base URLs of all engines behind it
+    #[arg(long = "engine", value_name = "URL", num_args = 1.., required = true)]
+    engines: Vec<String>,
+    /// The model asked for [default: the first that is listed]
+    #[arg(long)]
+    model: Option<String>,
+    /// Clients in all
+    #[arg(long, default_value_t = 200)]
+    requests: usize,
+    /// Clients at a time
+    #[arg(long, default_value_t = 40)]
+    concurrency: usize,
+    /// Tokens asked for; generating them must take longer than a client stays
+    #[arg(long, default_value_t = 8_192)]
+    output_tokens: u32,
+    /// Longest time a client stays in its phase
+    #[arg(long, default_value = "200ms", value_parser = parse_duration)]
+    stay: Duration,
+    /// Leave the engines' faults alone: quiet streams are those that happen to be
+    #[arg(long)]
+    no_stall: bool,
+    /// Fail if the 99th percentile of the delay is above this
+    #[arg(long, value_name = "D", default_value = "50ms", value_parser = parse_duration)]
+    max_delay: Duration,
+    /// Time after which a request that still runs counts as missed
+    #[arg(long, default_value = "5s", value_parser = parse_duration)]
+    deadline: Duration,
+    /// Extra header line, `name: value`; may be repeated
+    #[arg(long = "header", value_parser = parse_header)]
+    headers: Vec<String>,
+    /// Where all drawing starts from
+    #[arg(long, default_value_t = 1)]
+    seed: u64,
+    #[command(flatten)]
+    output: OutputArgs,
+}
+
+/// Where outcomes go, and what of them is accepted.
+#[derive(Debug, Args)]
+struct OutputArgs {
+    /// Failed requests accepted; failed checks never are
+    #[arg(long, default_value_t = 0)]
+    max_errors: u64,
+    /// Write the report as JSON; `-` for standard output
+    #[arg(long, value_name = "FILE")]
+    json: Option<PathBuf>,
+    /// No progress bar
+    #[arg(long)]
+    no_progress: bool,
 }
 
 #[derive(Debug, Args)]
@@ -44,6 +141,9 @@ struct RunArgs {
     /// Base URL of the API, such as http://127.0.0.1:8080
     #[arg(long)]
     url: String,
+    /// The model asked for
+    #[arg(long)]
+    model: String,
     #[command(flatten)]
     shape: ShapeArgs,
     /// Requests a second, whatever the server does (open loop)
@@ -64,6 +164,9 @@ struct RunArgs {
     /// Pause between an answer and the next turn
     #[arg(long, default_value = "0s", value_parser = parse_duration, requires = "sessions")]
     think: Duration,
+    /// Tokens that all prompts begin with
+    #[arg(long, default_value_t = 0)]
+    shared_prefix: u32,
     /// Requests of this first time are not measured
     #[arg(long, default_value = "0s", value_parser = parse_duration)]
     warmup: Duration,
@@ -88,9 +191,6 @@ struct RunArgs {
     /// Cut the trace's outputs to this many tokens
     #[arg(long, requires = "trace", default_value_t = u32::MAX, hide_default_value = true)]
     trace_output_max: u32,
-    /// Failed requests accepted; failed checks never are
-    #[arg(long, default_value_t = 0)]
-    max_errors: u64,
     /// Time for running requests to end after the measured time
     #[arg(long, default_value = "60s", value_parser = parse_duration)]
     drain: Duration,
@@ -100,20 +200,13 @@ struct RunArgs {
     /// Worker threads
     #[arg(long, default_value_t = 1)]
     threads: usize,
-    /// Write the report as JSON; `-` for standard output
-    #[arg(long)]
-    json: Option<PathBuf>,
-    /// No progress bar
-    #[arg(long)]
-    no_progress: bool,
+    #[command(flatten)]
+    output: OutputArgs,
 }
 
 /// What requests look like; the same for each command that times them.
 #[derive(Debug, Args)]
 struct ShapeArgs {
-    /// The model asked for
-    #[arg(long)]
-    model: String,
     /// The call: chat, completions or embeddings
     #[arg(long, default_value = "chat")]
     api: Api,
@@ -129,9 +222,6 @@ struct ShapeArgs {
     /// Output length, written like --prompt-tokens
     #[arg(long, default_value = "16")]
     output_tokens: Lengths,
-    /// Tokens that all prompts begin with
-    #[arg(long, default_value_t = 0)]
-    shared_prefix: u32,
     /// Longest time one request may take
     #[arg(long, default_value = "600s", value_parser = parse_duration)]
     timeout: Duration,
@@ -144,16 +234,6 @@ struct ShapeArgs {
     /// Where all drawing starts from
     #[arg(long, default_value_t = 1)]
     seed: u64,
-}
-
-impl ShapeArgs {
-    fn prompts(&self) -> Prompts {
-        Prompts::Drawn {
-            prompt: self.prompt_tokens,
-            output: self.output_tokens,
-            shared_prefix: self.shared_prefix,
-        }
-    }
 }
 
 fn parse_header(text: &str) -> Result<String, String> {
@@ -174,6 +254,8 @@ pub fn main() -> ExitCode {
     let cli = Cli::parse(); // exits with 2 by itself when the usage is wrong
     let outcome = match cli.command {
         Command::Run(args) => run_command(&args),
+        Command::Overhead(args) => overhead_command(&args),
+        Command::Disconnect(args) => disconnect_command(&args),
     };
     match outcome {
         Ok(true) => ExitCode::SUCCESS,
@@ -191,6 +273,7 @@ enum CliError {
 impl From<RunError> for CliError {
     fn from(e: RunError) -> Self {
         match &e {
+            RunError::Engine(_) => CliError::Failed(e.to_string()),
             RunError::Io(source) => CliError::Failed(format!("{e}: {source}")),
             _ => CliError::Usage(e.to_string()),
         }
@@ -201,14 +284,18 @@ fn run_command(args: &RunArgs) -> Result<bool, CliError> {
     let config = run_config(args)?;
     stop_on_interrupt(&config.stop).map_err(RunError::Io)?;
     let report = crate::run::run(&config)?;
-    publish(&report, || report.table(), args.json.as_deref())?;
+    publish(&report, || report.table(), args.output.json.as_deref())?;
     Ok(report.passed)
 }
 
 fn run_config(args: &RunArgs) -> Result<RunConfig, CliError> {
     let shape = &args.shape;
     let prompts = match &args.trace {
-        None => shape.prompts(),
+        None => Prompts::Drawn {
+            prompt: shape.prompt_tokens,
+            output: shape.output_tokens,
+            shared_prefix: args.shared_prefix,
+        },
         Some(path) => Prompts::Trace {
             requests: Arc::new(read_trace(path, args.trace_limit)?),
             input_max: args.trace_input_max,
@@ -233,15 +320,66 @@ fn run_config(args: &RunArgs) -> Result<RunConfig, CliError> {
         requests: args.requests,
         timeout: shape.timeout,
         drain: args.drain,
-        max_errors: args.max_errors,
+        max_errors: args.output.max_errors,
         check: shape.check,
         threads: args.threads,
         seed: shape.seed,
         headers: shape.headers.clone(),
         in_flight_max: args.max_in_flight,
-        progress: !args.no_progress,
-        ..RunConfig::new(&args.url, &shape.model)
+        progress: !args.output.no_progress,
+        ..RunConfig::new(&args.url, &args.model)
     })
+}
+
+fn overhead_command(args: &OverheadArgs) -> Result<bool, CliError> {
+    let shape = &args.shape;
+    let config = OverheadConfig {
+        model: args.model.clone(),
+        api: shape.api,
+        rate: args.rate,
+        arrivals: args.arrivals,
+        prompt: shape.prompt_tokens,
+        output: shape.output_tokens,
+        stream: shape.stream,
+        include_usage: shape.include_usage,
+        slice: args.slice,
+        rounds: args.rounds,
+        warmup_rounds: args.warmup_rounds,
+        timeout: shape.timeout,
+        check: shape.check,
+        seed: shape.seed,
+        headers: shape.headers.clone(),
+        max_p99_overhead: args.max_p99_overhead,
+        max_errors: args.output.max_errors,
+        progress: !args.output.no_progress,
+        ..OverheadConfig::new(&args.direct, &args.via)
+    };
+    stop_on_interrupt(&config.stop).map_err(RunError::Io)?;
+    let report = crate::overhead::overhead(&config)?;
+    publish(&report, || report.table(), args.output.json.as_deref())?;
+    Ok(report.passed)
+}
+
+fn disconnect_command(args: &DisconnectArgs) -> Result<bool, CliError> {
+    let config = DisconnectConfig {
+        model: args.model.clone(),
+        requests: args.requests,
+        concurrency: args.concurrency,
+        output: args.output_tokens,
+        stay: args.stay,
+        stall: !args.no_stall,
+        max_delay: args.max_delay,
+        deadline: args.deadline,
+        max_errors: args.output.max_errors,
+        seed: args.seed,
+        headers: args.headers.clone(),
+        progress: !args.output.no_progress,
+        ..DisconnectConfig::new(&args.url, args.engines.clone())
+    };
+    stop_on_interrupt(&config.stop).map_err(RunError::Io)?;
+    let report = crate::disconnect::disconnect(&config)?;
+    publish(&report, || report.table(), args.output.json.as_deref())?;
+    Ok(report.passed)
 }
 
 fn read_trace(path: &Path, limit: Option<usize>) -> Result<Vec<trace::TraceRequest>, CliError> {

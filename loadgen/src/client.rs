@@ -11,7 +11,7 @@ use std::net::{SocketAddr, ToSocketAddrs};
 use std::pin::Pin;
 use std::rc::Rc;
 use std::task::ready;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use tokio::io::{AsyncRead, AsyncWriteExt, ReadBuf};
 use tokio::net::TcpStream;
@@ -147,6 +147,21 @@ impl Connection {
     }
 }
 
+/// Longest time a small document may take.
+const GET_TIMEOUT: Duration = Duration::from_secs(10);
+
+/// A small document that could not be had.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct GetError(pub Failure);
+
+impl fmt::Display for GetError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "no answer ({})", self.0)
+    }
+}
+
+impl std::error::Error for GetError {}
+
 /// Idle connections to one address, newest first, and the scratch buffer of the thread.
 #[derive(Debug)]
 pub struct Pool {
@@ -164,6 +179,30 @@ pub fn scratch() -> Rc<RefCell<Box<[u8]>>> {
 pub trait Sink {
     /// A part came at this time.
     fn part(&mut self, part: Part<'_>, at: Instant);
+}
+
+/// A whole answer in memory, for small ones.
+#[derive(Debug, Default)]
+pub struct Collected {
+    /// The body so far.
+    pub body: Vec<u8>,
+    /// More came than [`COLLECTED_MAX`].
+    pub too_long: bool,
+}
+
+/// Longest answer that [`Collected`] keeps, in bytes.
+pub const COLLECTED_MAX: usize = 16 << 20;
+
+impl Sink for Collected {
+    fn part(&mut self, part: Part<'_>, _: Instant) {
+        if let Part::Body(bytes) = part {
+            if self.body.len() + bytes.len() > COLLECTED_MAX {
+                self.too_long = true;
+            } else {
+                self.body.extend_from_slice(bytes);
+            }
+        }
+    }
 }
 
 /// How an exchange ended.
@@ -185,6 +224,38 @@ impl Pool {
     /// An empty pool.
     pub fn new(address: SocketAddr, scratch: Rc<RefCell<Box<[u8]>>>) -> Pool {
         Pool { address, idle: RefCell::new(Vec::new()), scratch }
+    }
+
+    /// GETs a small JSON document.
+    pub async fn get_json(&self, target: &Target, path: &str) -> Result<(u16, serde_json::Value), GetError> {
+        self.send_json(target, "GET", path, "").await
+    }
+
+    /// Sends a small JSON document and reads another; the status and the answer, null where that is no JSON.
+    pub async fn send_json(
+        &self,
+        target: &Target,
+        method: &str,
+        path: &str,
+        body: &str,
+    ) -> Result<(u16, serde_json::Value), GetError> {
+        let Target { authority, prefix, .. } = target;
+        let mut request =
+            format!("{method} {prefix}{path} HTTP/1.1\r\nhost: {authority}\r\nuser-agent: loadgen\r\n");
+        if !body.is_empty() {
+            request
+                .push_str(&format!("content-type: application/json\r\ncontent-length: {}\r\n", body.len()));
+        }
+        request.push_str("\r\n");
+        request.push_str(body);
+        let mut answer = Collected::default();
+        let exchange = self.exchange(request.into_bytes(), &mut answer);
+        let exchanged =
+            tokio::time::timeout(GET_TIMEOUT, exchange).await.map_err(|_| GetError(Failure::Timeout))?;
+        if let Some(failure) = exchanged.failure {
+            return Err(GetError(failure));
+        }
+        Ok((exchanged.status, serde_json::from_slice(&answer.body).unwrap_or_default()))
     }
 
     /// Sends a request and feeds the answer to `sink`. A reused connection that dies before any byte of the answer is

@@ -221,7 +221,7 @@ impl Decoder {
         Ok(Some(used))
     }
 
-    fn take_line<'a>(&mut self, bytes: &'a [u8]) -> Result<Option<(Vec<u8>, &'a [u8])>, Malformed> {
+    fn take_line<'a>(&mut self, bytes: &'a [u8]) -> Result<Option<LineAndRest<'a>>, Malformed> {
         let end = memchr::memchr(b'\n', bytes);
         let (now, rest) = end.map_or((bytes, &bytes[..0]), |end| (&bytes[..end], &bytes[end + 1..]));
         if self.partial.len() + now.len() > CHUNK_LINE_MAX {
@@ -238,6 +238,8 @@ impl Decoder {
         Ok(Some((line, rest)))
     }
 }
+
+type LineAndRest<'a> = (Vec<u8>, &'a [u8]);
 
 fn connection_keeps(value: &[u8], default: bool) -> bool {
     let mut keeps = default;

@@ -6,11 +6,15 @@
 //! **Invariants.** Latency counts from the time a request was due, never from when the generator got round to it.
 //! A time is taken right at the read that brought the bytes. Memory is bounded by the requests in flight.
 
+pub mod abort;
 pub mod checker;
 pub mod cli;
 pub mod client;
+pub mod disconnect;
+pub mod engines;
 pub mod gun;
 pub mod http;
+pub mod overhead;
 pub mod pacer;
 mod progress;
 pub mod prompts;
@@ -24,5 +28,7 @@ pub mod trace;
 pub mod units;
 pub mod workload;
 
+pub use disconnect::{DisconnectConfig, DisconnectReport, disconnect};
+pub use overhead::{OverheadConfig, OverheadReport, overhead};
 pub use report::Report;
 pub use run::{Load, RunConfig, RunError, StopHandle, run};

@@ -42,7 +42,8 @@ pub struct Shape {
 pub struct Shaper {
     prompts: Prompts,
     shared: String,
-    rng: fastrand::Rng,
+    lengths: fastrand::Rng,
+    text: fastrand::Rng,
     next: usize,
     stride: usize,
 }
@@ -56,20 +57,28 @@ impl Shaper {
         }
         let own =
             seed.wrapping_add(1 + u64::try_from(worker).unwrap_or(0)).wrapping_mul(0x9E37_79B9_7F4A_7C15);
-        Shaper { prompts, shared, rng: fastrand::Rng::with_seed(own), next: worker, stride: workers }
+        let mut lengths = fastrand::Rng::with_seed(own);
+        let text = lengths.fork();
+        Shaper { prompts, shared, lengths, text, next: worker, stride: workers }
+    }
+
+    /// The same lengths with other text, so that a repetition finds no cache warmed by the first.
+    pub fn with_text_seed(mut self, seed: u64) -> Shaper {
+        self.text = fastrand::Rng::with_seed(seed);
+        self
     }
 
     /// The next shape.
     pub fn next_shape(&mut self) -> Shape {
         match &self.prompts {
             Prompts::Drawn { prompt, output, shared_prefix } => {
-                let tokens = prompt.draw(&mut self.rng).max(1);
+                let tokens = prompt.draw(&mut self.lengths).max(1);
                 let mut text =
                     String::with_capacity(self.shared.len().max(usize::try_from(tokens).unwrap_or(0) * 4));
                 let shared = self.shared.len().min(usize::try_from(tokens).unwrap_or(0) * 4);
                 text.push_str(&self.shared[..shared]);
-                push_text(&mut text, tokens.saturating_sub(*shared_prefix), &mut self.rng);
-                Shape { prompt: text, output: output.draw(&mut self.rng).max(1) }
+                push_text(&mut text, tokens.saturating_sub(*shared_prefix), &mut self.text);
+                Shape { prompt: text, output: output.draw(&mut self.lengths).max(1) }
             }
             Prompts::Trace { requests, input_max, output_max } => {
                 let request = &requests[self.next % requests.len()];

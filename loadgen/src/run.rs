@@ -16,6 +16,7 @@ use tokio::task::{JoinSet, LocalSet, yield_now};
 
 use crate::checker::TokenCheck;
 use crate::client::{BadUrl, Target, scratch};
+use crate::engines::AskError;
 use crate::gun::{Gun, GunSpec, Recorder, Shot, nonce};
 use crate::pacer::Pacer;
 use crate::progress::{Progress, Tally};
@@ -175,6 +176,8 @@ pub enum RunError {
     Config(String),
     /// The machine refused a thread, timer or descriptor.
     Io(io::Error),
+    /// An engine could not be asked what it saw.
+    Engine(AskError),
 }
 
 impl fmt::Display for RunError {
@@ -183,6 +186,7 @@ impl fmt::Display for RunError {
             RunError::Url(e) => e.fmt(f),
             RunError::Config(what) => f.write_str(what),
             RunError::Io(_) => f.write_str("the machine refused a thread, timer or descriptor"),
+            RunError::Engine(e) => e.fmt(f),
         }
     }
 }
@@ -241,7 +245,7 @@ pub fn run(config: &RunConfig) -> Result<Report, RunError> {
                 finished += 1;
             }
             Err(std::sync::mpsc::RecvTimeoutError::Timeout) => {
-                progress.show(&plan.tally, plan.start.elapsed())
+                progress.show(&plan.tally, plan.start.elapsed());
             }
             Err(std::sync::mpsc::RecvTimeoutError::Disconnected) => break,
         }

@@ -206,6 +206,11 @@ impl Failures {
         self.0.iter().filter(|(failure, _)| failure.is_check()).map(|(_, count)| count).sum()
     }
 
+    /// The failed checks alone.
+    pub fn only_checks(&self) -> Failures {
+        Failures(self.0.iter().filter(|(failure, _)| failure.is_check()).map(|(&f, &c)| (f, c)).collect())
+    }
+
     /// How many of one kind.
     pub fn count(&self, failure: Failure) -> u64 {
         self.0.get(&failure).copied().unwrap_or(0)
