@@ -53,7 +53,10 @@ impl Inner {
     pub(super) fn driver_ready(&mut self, driver: usize) -> bool {
         self.bury();
         let d = &self.drivers[driver];
-        !d.gathered.is_empty() || !d.listed.is_empty() || d.bell.0.load(Ordering::SeqCst) || self.may_accept(driver)
+        !d.gathered.is_empty()
+            || !d.listed.is_empty()
+            || d.bell.0.load(Ordering::SeqCst)
+            || self.may_accept(driver)
     }
 
     fn may_accept(&self, driver: usize) -> bool {
@@ -171,7 +174,8 @@ impl Inner {
         }
         self.drivers[driver].gathered.extend(events);
         let end = &self.ends[id as usize];
-        let more = !end.dead && !end.paused && (!end.inbox.is_empty() || (end.fin && !end.eof_told) || end.rst);
+        let more =
+            !end.dead && !end.paused && (!end.inbox.is_empty() || (end.fin && !end.eof_told) || end.rst);
         if more {
             self.news(id);
         }

@@ -94,15 +94,37 @@ impl End {
 pub(super) type SimEvent = Event<Socket, super::Lent>;
 
 pub(super) enum Due {
-    Bytes { to: u32, bytes: Vec<u8> },
-    Fin { to: u32 },
-    Rst { to: u32 },
-    Syn { to: u32, address: SocketAddr },
-    Connected { end: u32 },
-    ConnectFailed { end: u32, error: ConnError },
-    Writable { end: u32 },
-    Late { driver: usize, event: SimEvent },
-    Timer { key: u64 },
+    Bytes {
+        to: u32,
+        bytes: Vec<u8>,
+    },
+    Fin {
+        to: u32,
+    },
+    Rst {
+        to: u32,
+    },
+    Syn {
+        to: u32,
+        address: SocketAddr,
+    },
+    Connected {
+        end: u32,
+    },
+    ConnectFailed {
+        end: u32,
+        error: ConnError,
+    },
+    Writable {
+        end: u32,
+    },
+    Late {
+        driver: usize,
+        event: SimEvent,
+    },
+    Timer {
+        key: u64,
+    },
     /// Only makes somebody look.
     Wake,
 }
