@@ -16,3 +16,6 @@ pub mod probe;
 pub mod process;
 pub mod publisher;
 pub mod runtime;
+
+#[cfg(test)]
+mod fixture;
