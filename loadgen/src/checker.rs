@@ -362,3 +362,6 @@ struct Message<'a> {
     #[serde(borrow)]
     content: Option<std::borrow::Cow<'a, str>>,
 }
+
+#[cfg(test)]
+mod tests;

@@ -438,3 +438,6 @@ fn complain(what: &str, code: u8) -> ExitCode {
     let _ = writeln!(std::io::stderr().lock(), "loadgen: {what}");
     ExitCode::from(code)
 }
+
+#[cfg(test)]
+mod tests;

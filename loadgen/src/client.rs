@@ -350,3 +350,6 @@ impl Pool {
         (Exchanged { status, failure, sent_at, ended_at, retried_stale: false }, stale)
     }
 }
+
+#[cfg(test)]
+mod tests;

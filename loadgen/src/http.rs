@@ -260,3 +260,6 @@ fn chunk_size(line: &[u8]) -> Result<u64, Malformed> {
     }
     u64::from_str_radix(text, 16).map_err(|_| Malformed("unreadable chunk size"))
 }
+
+#[cfg(test)]
+mod tests;

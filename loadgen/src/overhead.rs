@@ -410,3 +410,6 @@ impl OverheadReport {
         text
     }
 }
+
+#[cfg(test)]
+mod tests;

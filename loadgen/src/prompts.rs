@@ -92,3 +92,6 @@ impl Shaper {
         }
     }
 }
+
+#[cfg(test)]
+mod tests;

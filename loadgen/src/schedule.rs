@@ -68,3 +68,6 @@ impl Iterator for Schedule {
         }
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -94,3 +94,6 @@ impl SseParser {
         Ok(())
     }
 }
+
+#[cfg(test)]
+mod tests;

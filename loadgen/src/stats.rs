@@ -221,3 +221,6 @@ impl Failures {
         self.0.iter().map(|(failure, &count)| (failure.to_string(), count)).collect()
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -53,3 +53,6 @@ pub fn parse(text: &str) -> Option<Token<'_>> {
     }
     Some(Token { tag, number: number.parse().ok()? })
 }
+
+#[cfg(test)]
+mod tests;

@@ -145,3 +145,6 @@ pub fn read(source: impl BufRead, limit: Option<usize>) -> Result<Vec<TraceReque
     }
     if requests.is_empty() { Err(TraceError::Empty) } else { Ok(requests) }
 }
+
+#[cfg(test)]
+mod tests;

@@ -59,3 +59,6 @@ pub fn show_ns(value: f64) -> String {
         format!("{:.2} s", value / 1e9)
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -211,3 +211,6 @@ fn letter(bits: u32) -> char {
     // 26 letters from 8 bits: slightly uneven, which no engine minds.
     char::from(b'a' + u8::try_from((bits & 0xff) % 26).unwrap_or(0))
 }
+
+#[cfg(test)]
+mod tests;

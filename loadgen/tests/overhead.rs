@@ -39,6 +39,7 @@ fn a_bound_that_cannot_hold_fails() {
     let (direct, via) = (FakeServer::start(Manner::Good), FakeServer::start(Manner::GoodBytewise));
     let config = OverheadConfig {
         stream: true,
+        rate: 50.0,
         max_p99_overhead: Some(Duration::from_nanos(1)),
         output: llmgw_loadgen::workload::Lengths::Fixed(64),
         ..config(&direct, &via)

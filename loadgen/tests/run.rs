@@ -116,7 +116,7 @@ fn nobody_listening_is_a_connect_error() {
 #[case(Arrivals::Constant)]
 #[case(Arrivals::Poisson)]
 fn an_open_loop_counts_latency_from_the_due_time(#[case] arrivals: Arrivals) {
-    // One at a time against 2,000 due a second and a server that takes its time over each: what waits must show it.
+    // All due within 50 microseconds and sent one at a time: what had to wait must show it.
     let server = FakeServer::start(Manner::GoodBytewise);
     let load = Load::Open { rate: 1e6, arrivals };
     let report = run(&RunConfig { load, in_flight_max: 1, ..config(&server, 50) }).expect("ran");

@@ -34,6 +34,8 @@ pub enum Manner {
 pub struct FakeServer {
     address: SocketAddr,
     stop: Arc<AtomicBool>,
+    /// Requests read so far.
+    #[allow(dead_code)] // each test binary uses some
     pub requests: Arc<AtomicU64>,
 }
 
