@@ -8,6 +8,9 @@ use crate::setup;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
+#[cfg(test)]
+mod tests;
+
 /// Coverage that libFuzzer steers by, with assertions on; the release profile of `fuzz/` adds optimisation.
 const RUSTFLAGS: &str = "--cfg fuzzing -Cpasses=sancov-module -Cllvm-args=-sanitizer-coverage-level=4 \
     -Cllvm-args=-sanitizer-coverage-inline-8bit-counters -Cllvm-args=-sanitizer-coverage-pc-table \
@@ -34,8 +37,10 @@ pub fn run(seconds: u64, only: Option<&str>) -> Outcome {
     let cores = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
     let mut failed = Vec::new();
     for batch in wanted.chunks(cores) {
-        let runs: Vec<Run> =
-            batch.iter().map(|t| Run::start(&folder.join(t), t, seconds)).collect::<Outcome<_>>()?;
+        let runs: Vec<Run> = batch
+            .iter()
+            .map(|t| Run::start(&folder.join(t), Path::new("fuzz"), t, seconds))
+            .collect::<Outcome<_>>()?;
         for run in runs {
             let target = run.target.clone();
             match run.finish() {
@@ -88,11 +93,11 @@ struct Run {
 }
 
 impl Run {
-    fn start(binary: &Path, target: &str, seconds: u64) -> Outcome<Self> {
+    fn start(binary: &Path, home: &Path, target: &str, seconds: u64) -> Outcome<Self> {
         let folder = TempDir::new(&format!("fuzz-{target}"))?;
         let corpus = folder.path().join("corpus");
-        copy(&PathBuf::from("fuzz/corpus").join(target), &corpus)?;
-        let artifacts = PathBuf::from("fuzz/artifacts").join(target);
+        copy(&home.join("corpus").join(target), &corpus)?;
+        let artifacts = home.join("artifacts").join(target);
         std::fs::create_dir_all(&artifacts)
             .map_err(|e| format!("cannot make {}: {e}", artifacts.display()))?;
         let mut command = Command::new(binary);

@@ -124,7 +124,8 @@ fn stands_alone(line: &str, at: usize, length: usize) -> bool {
 /// A module opens with what it is for.
 pub fn module_doc(file: &File, report: &mut Report) {
     let name = file.path.rsplit('/').next().unwrap_or("");
-    if name == "tests.rs" || name.ends_with("_tests.rs") || name == "build.rs" {
+    let inner_tests = file.is_test() && file.path.contains("/src/");
+    if inner_tests || name == "build.rs" {
         return;
     }
     let first = file.text.lines().map(str::trim).find(|line| !line.is_empty() && !line.starts_with("#!["));

@@ -1,0 +1,37 @@
+use super::*;
+use std::os::unix::fs::PermissionsExt;
+
+/// Runs a script in a target's place.
+fn run(name: &str, script: &str) -> Outcome<String> {
+    let home = TempDir::new(&format!("fuzz-home-{name}")).expect("a folder");
+    let seeds = home.path().join("corpus").join(name);
+    std::fs::create_dir_all(&seeds).expect("a folder");
+    std::fs::write(seeds.join("seed"), "x").expect("a file");
+    let binary = home.path().join(name);
+    std::fs::write(&binary, format!("#!/bin/sh\n{script}\n")).expect("a file");
+    std::fs::set_permissions(&binary, std::fs::Permissions::from_mode(0o755)).expect("may be run");
+    let outcome = Run::start(&binary, home.path(), name, 1)?.finish();
+    assert_eq!(std::fs::read_dir(&seeds).expect("a folder").count(), 1, "the corpus stays as it is");
+    outcome
+}
+
+#[test]
+fn a_quiet_run_tells_what_it_did() {
+    let script = "touch \"$1/new\"; test -f \"$1/seed\" && echo 'stat::number_of_executed_units: 7'; echo 'stat::new_units_added: 2'";
+    let told = run("quiet", script).expect("no fault");
+    assert_eq!(told, "quiet: 7 runs, 2 inputs that reach new code, no fault");
+}
+
+#[test]
+fn a_fault_tells_its_input_and_the_command_that_replays_it() {
+    let script = "echo 'thread panicked: no'; echo 'artifact_prefix=x; Test unit written to fuzz/artifacts/f/crash-1'; exit 77";
+    let told = run("faulty", script).expect_err("a fault");
+    assert!(told.starts_with("thread panicked: no\n"), "{told}");
+    assert!(told.contains("faulty failed on fuzz/artifacts/f/crash-1; replay it with"), "{told}");
+    assert!(told.ends_with("/faulty fuzz/artifacts/f/crash-1"), "{told}");
+}
+
+#[test]
+fn a_fault_without_an_input_tells_how_it_ended() {
+    assert!(run("lost", "exit 3").expect_err("a fault").contains("and left no input"));
+}
