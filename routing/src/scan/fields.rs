@@ -76,7 +76,24 @@ impl Field {
 
     /// By a key as it stands between its quotes.
     pub(super) fn from_raw(key: &[u8]) -> Option<Field> {
-        Self::ALL.into_iter().find(|field| spells(key, field.name().as_bytes()))
+        Some(match key {
+            b"model" => Field::Model,
+            b"stream" => Field::Stream,
+            b"stream_options" => Field::StreamOptions,
+            b"max_tokens" => Field::MaxTokens,
+            b"max_completion_tokens" => Field::MaxCompletionTokens,
+            b"n" => Field::N,
+            b"messages" => Field::Messages,
+            b"prompt" => Field::Prompt,
+            b"input" => Field::Input,
+            b"user" => Field::User,
+            b"seed" => Field::Seed,
+            b"logprobs" => Field::Logprobs,
+            escaped if escaped.contains(&b'\\') => {
+                return Self::ALL.into_iter().find(|field| spells(escaped, field.name().as_bytes()));
+            }
+            _ => return None,
+        })
     }
 }
 

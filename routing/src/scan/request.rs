@@ -64,6 +64,12 @@ impl Number {
         })
     }
 
+    /// Any number of digits may follow, and nothing changes by them.
+    #[inline]
+    fn takes_digits(self) -> bool {
+        matches!(self, Number::Integer | Number::Fraction | Number::Exponent)
+    }
+
     /// What must follow; `None` if the number may end here.
     fn wanted(self) -> Option<&'static str> {
         match self {
@@ -73,6 +79,11 @@ impl Number {
         }
     }
 }
+
+/// The body was refused; why is noted in the scan. Without content, so that results stay in registers.
+struct Refused;
+
+type Step<T> = Result<T, Refused>;
 
 /// Scans a request body that comes in chunks: validates it by RFC 8259 and notes where the fields lie that the gateway
 /// looks at. Escapes of lone surrogates pass, as they do in the engines' parsers; numbers are not bounded in range.
@@ -128,17 +139,21 @@ impl RequestScan {
         if let Some(error) = self.error {
             return Err(error);
         }
-        match self.chunk(chunk) {
-            Ok(()) => {
-                self.offset += chunk.len();
-                Ok(())
-            }
-            Err((at, kind)) => {
-                let error = ScanError::new(self.offset + at, kind);
-                self.error = Some(error);
-                Err(error)
-            }
-        }
+        // A refusal is always noted.
+        let _ = self.chunk(chunk);
+        self.offset += chunk.len();
+        self.error.map_or(Ok(()), Err)
+    }
+
+    #[cold]
+    fn refuse(&mut self, at: usize, kind: ScanErrorKind) -> Refused {
+        self.error = Some(ScanError::new(self.offset + at, kind));
+        Refused
+    }
+
+    #[cold]
+    fn unexpected(&mut self, at: usize) -> Refused {
+        self.refuse(at, ScanErrorKind::Expected(self.wanted()))
     }
 
     /// The body is complete: what it says. `body` must be the bytes that were fed.
@@ -152,20 +167,19 @@ impl RequestScan {
         self.found.read(body)
     }
 
-    /// Errors carry their place in the chunk.
-    fn chunk(&mut self, chunk: &[u8]) -> Result<(), (usize, ScanErrorKind)> {
+    fn chunk(&mut self, chunk: &[u8]) -> Step<()> {
         let mut at = 0;
         while at < chunk.len() {
             at = match self.state {
                 State::Text => self.text(chunk, at)?,
                 State::Escape | State::Hex(_) | State::Utf8(_) => {
-                    self.text_byte(chunk[at]).map_err(|kind| (at, kind))?;
+                    self.text_byte(chunk[at], at)?;
                     at + 1
                 }
-                State::Number(number) => self.number(number, chunk, at).map_err(|(at, kind)| (at, kind))?,
+                State::Number(number) => self.number(number, chunk, at)?,
                 State::Literal(rest) => {
                     if rest.first() != Some(&chunk[at]) {
-                        return Err((at, ScanErrorKind::Expected(self.wanted())));
+                        return Err(self.unexpected(at));
                     }
                     self.state = State::Literal(&rest[1..]);
                     if rest.len() == 1 {
@@ -206,7 +220,7 @@ impl RequestScan {
     }
 
     /// A byte outside of strings, numbers and literals.
-    fn structure(&mut self, byte: u8, at: usize) -> Result<usize, (usize, ScanErrorKind)> {
+    fn structure(&mut self, byte: u8, at: usize) -> Step<usize> {
         match (self.state, byte) {
             (State::FirstKey | State::Key, b'"') => {
                 self.state = State::Text;
@@ -229,12 +243,12 @@ impl RequestScan {
                 }
                 self.begin_value(byte, at)?;
             }
-            _ => return Err((at, ScanErrorKind::Expected(self.wanted()))),
+            _ => return Err(self.unexpected(at)),
         }
         Ok(at + 1)
     }
 
-    fn begin_value(&mut self, byte: u8, at: usize) -> Result<(), (usize, ScanErrorKind)> {
+    fn begin_value(&mut self, byte: u8, at: usize) -> Step<()> {
         self.state = match byte {
             b'"' => State::Text,
             b'{' => return self.open(true, at),
@@ -245,14 +259,14 @@ impl RequestScan {
             b'-' => State::Number(Number::Minus),
             b'0' => State::Number(Number::Zero),
             b'1'..=b'9' => State::Number(Number::Integer),
-            _ => return Err((at, ScanErrorKind::Expected(self.wanted()))),
+            _ => return Err(self.unexpected(at)),
         };
         Ok(())
     }
 
-    fn open(&mut self, object: bool, at: usize) -> Result<(), (usize, ScanErrorKind)> {
+    fn open(&mut self, object: bool, at: usize) -> Step<()> {
         if self.depth >= self.max_depth {
-            return Err((at, ScanErrorKind::Depth(self.max_depth)));
+            return Err(self.refuse(at, ScanErrorKind::Depth(self.max_depth)));
         }
         let level = usize::from(self.depth);
         if level / 64 == self.objects.len() {
@@ -265,13 +279,13 @@ impl RequestScan {
         Ok(())
     }
 
-    fn close(&mut self, at: usize) -> Result<(), (usize, ScanErrorKind)> {
+    fn close(&mut self, at: usize) -> Step<()> {
         self.depth -= 1;
         self.value_ended(at + 1)
     }
 
     /// A value ended before place `end` of the chunk.
-    fn value_ended(&mut self, end: usize) -> Result<(), (usize, ScanErrorKind)> {
+    fn value_ended(&mut self, end: usize) -> Step<()> {
         self.state = if self.depth == 0 { State::End } else { State::After };
         if self.depth == 1
             && let Some((field, start)) = self.field.take()
@@ -284,7 +298,7 @@ impl RequestScan {
             };
             if let Some(all) = all {
                 if all.len() == OCCURRENCES_MAX {
-                    return Err((end, repeated(0, field.name()).kind));
+                    return Err(self.refuse(end, repeated(0, field.name()).kind));
                 }
                 all.push(span.clone());
             }
@@ -293,18 +307,17 @@ impl RequestScan {
         Ok(())
     }
 
-    fn number(
-        &mut self,
-        mut number: Number,
-        chunk: &[u8],
-        mut at: usize,
-    ) -> Result<usize, (usize, ScanErrorKind)> {
+    fn number(&mut self, mut number: Number, chunk: &[u8], mut at: usize) -> Step<usize> {
         while let Some(byte) = chunk.get(at) {
+            if byte.is_ascii_digit() && number.takes_digits() {
+                at += 1;
+                continue;
+            }
             match number.step(*byte) {
                 Some(next) => number = next,
                 None => {
                     if let Some(wanted) = number.wanted() {
-                        return Err((at, ScanErrorKind::Expected(wanted)));
+                        return Err(self.refuse(at, ScanErrorKind::Expected(wanted)));
                     }
                     self.value_ended(at)?;
                     return Ok(at);
@@ -317,18 +330,19 @@ impl RequestScan {
     }
 
     /// Text of a string, as far as it goes.
-    fn text(&mut self, chunk: &[u8], from: usize) -> Result<usize, (usize, ScanErrorKind)> {
+    fn text(&mut self, chunk: &[u8], from: usize) -> Step<usize> {
         let mut at = from;
         let keep = self.in_key && self.depth == 1;
         while at < chunk.len() {
             at = skip_plain(chunk, at);
             let Some(byte) = chunk.get(at).copied() else { break };
             match byte {
+                b'"' if !self.in_key => {
+                    self.value_ended(at + 1)?;
+                    return Ok(at + 1);
+                }
                 b'"' => {
-                    if keep {
-                        self.keep_key(&chunk[from..at]);
-                    }
-                    self.text_ended(at + 1)?;
+                    self.key_ended(&chunk[from..at]);
                     return Ok(at + 1);
                 }
                 b'\\' => {
@@ -336,11 +350,17 @@ impl RequestScan {
                     at += 1;
                     break;
                 }
-                0..0x20 => return Err((at, ScanErrorKind::Control(byte))),
+                0..0x20 => return Err(self.refuse(at, ScanErrorKind::Control(byte))),
                 _ => {
-                    at = characters(chunk, at, &mut self.state)?;
-                    if self.state != State::Text {
-                        break;
+                    let state;
+                    (at, state) = characters(chunk, at);
+                    match state {
+                        Some(State::Text) => {}
+                        Some(state) => {
+                            self.state = state;
+                            break;
+                        }
+                        None => return Err(self.refuse(at, ScanErrorKind::Utf8)),
                     }
                 }
             }
@@ -352,26 +372,19 @@ impl RequestScan {
     }
 
     /// One byte of an escape, or of a character that is split between chunks.
-    fn text_byte(&mut self, byte: u8) -> Result<(), ScanErrorKind> {
-        let next = match self.state {
-            State::Escape => match byte {
-                b'"' | b'\\' | b'/' | b'b' | b'f' | b'n' | b'r' | b't' => Some(State::Text),
-                b'u' => Some(State::Hex(4)),
-                _ => None,
-            },
-            State::Hex(left) if byte.is_ascii_hexdigit() => {
-                Some(if left == 1 { State::Text } else { State::Hex(left - 1) })
-            }
-            State::Utf8(mut character) => {
+    fn text_byte(&mut self, byte: u8, at: usize) -> Step<()> {
+        let next = match (self.state, byte) {
+            (State::Escape, b'"' | b'\\' | b'/' | b'b' | b'f' | b'n' | b'r' | b't') => State::Text,
+            (State::Escape, b'u') => State::Hex(4),
+            (State::Hex(1), _) if byte.is_ascii_hexdigit() => State::Text,
+            (State::Hex(left), _) if byte.is_ascii_hexdigit() => State::Hex(left - 1),
+            (State::Utf8(mut character), _) => {
                 if !character.push(byte) {
-                    return Err(ScanErrorKind::Utf8);
+                    return Err(self.refuse(at, ScanErrorKind::Utf8));
                 }
-                Some(if character.left == 0 { State::Text } else { State::Utf8(character) })
+                if character.left == 0 { State::Text } else { State::Utf8(character) }
             }
-            _ => None,
-        };
-        let Some(next) = next else {
-            return Err(ScanErrorKind::Expected(self.wanted()));
+            _ => return Err(self.unexpected(at)),
         };
         if self.in_key && self.depth == 1 {
             self.keep_key(&[byte]);
@@ -388,39 +401,42 @@ impl RequestScan {
         }
     }
 
-    fn text_ended(&mut self, end: usize) -> Result<(), (usize, ScanErrorKind)> {
-        if !self.in_key {
-            return self.value_ended(end);
-        }
+    /// A key ended; `rest` is what of it has not been kept.
+    fn key_ended(&mut self, rest: &[u8]) {
         self.in_key = false;
         self.state = State::Colon;
-        if self.depth == 1 {
-            let field = if self.key_long { None } else { Field::from_raw(&self.key) };
-            self.field = field.map(|field| (field, 0));
+        if self.depth != 1 {
+            return;
         }
-        Ok(())
+        let field = if self.key.is_empty() && !self.key_long {
+            Field::from_raw(rest)
+        } else {
+            self.keep_key(rest);
+            if self.key_long { None } else { Field::from_raw(&self.key) }
+        };
+        self.field = field.map(|field| (field, 0));
     }
 }
 
-/// Checks the multi-byte characters that stand at `at`; a last one that goes on in the next chunk is left in `state`.
-fn characters(chunk: &[u8], mut at: usize, state: &mut State) -> Result<usize, (usize, ScanErrorKind)> {
+/// Steps over the multi-byte characters that stand at `at`: where they end, and the state that leaves; no state if
+/// they are not UTF-8.
+fn characters(chunk: &[u8], mut at: usize) -> (usize, Option<State>) {
     while let Some(byte) = chunk.get(at).copied()
         && byte >= 0x80
     {
         let Some(mut character) = Utf8::begin(byte) else {
-            return Err((at, ScanErrorKind::Utf8));
+            return (at, None);
         };
         at += 1;
         while character.left > 0 {
             let Some(byte) = chunk.get(at).copied() else {
-                *state = State::Utf8(character);
-                return Ok(at);
+                return (at, Some(State::Utf8(character)));
             };
             if !character.push(byte) {
-                return Err((at, ScanErrorKind::Utf8));
+                return (at, None);
             }
             at += 1;
         }
     }
-    Ok(at)
+    (at, Some(State::Text))
 }

@@ -1,6 +1,6 @@
 //! Token counts, finish reasons and errors in an engine's answers.
 
-use super::walk::{Cursor, spells};
+use super::walk::{Cursor, SEPARATED, STRUCTURE, skip_until, spells};
 use smallvec::SmallVec;
 
 /// Largest usage object of a non-streamed answer that is looked at, bytes.
@@ -112,14 +112,14 @@ enum Top {
 }
 
 fn top_field(key: &[u8]) -> Option<Top> {
-    if spells(key, b"choices") {
-        Some(Top::Choices)
-    } else if spells(key, b"usage") {
-        Some(Top::Usage)
-    } else if spells(key, b"error") {
-        Some(Top::Error)
-    } else {
-        None
+    match key {
+        b"choices" => Some(Top::Choices),
+        b"usage" => Some(Top::Usage),
+        b"error" => Some(Top::Error),
+        escaped if escaped.contains(&b'\\') => [Top::Choices, Top::Usage, Top::Error]
+            .into_iter()
+            .find(|top| spells(escaped, [&b"choices"[..], b"usage", b"error"][*top as usize])),
+        _ => None,
     }
 }
 
@@ -231,6 +231,12 @@ impl UsageSkim {
                     at += 1;
                 }
                 Text::Outside => {
+                    // Commas and colons tell something only where keys are looked at.
+                    let class = if matches!(self.depth, 1 | 3) { SEPARATED } else { STRUCTURE };
+                    at = skip_until(chunk, at, class);
+                    if at == chunk.len() {
+                        break;
+                    }
                     let collecting = self.usage_text.is_some();
                     self.structure(chunk[at]);
                     at += 1;

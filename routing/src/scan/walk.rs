@@ -4,6 +4,35 @@
 
 use memchr::memchr2;
 
+/// What a byte outside of strings may mean, by bits.
+static CLASS: [u8; 256] = {
+    let mut table = [0; 256];
+    let mut byte = 0u8;
+    while byte < 128 {
+        table[byte as usize] = match byte {
+            b'"' | b'{' | b'[' | b'}' | b']' => STRUCTURE | ENDS_SCALAR | SEPARATED,
+            b',' | b':' => ENDS_SCALAR | SEPARATED,
+            b' ' | b'\t' | b'\n' | b'\r' => ENDS_SCALAR,
+            _ => 0,
+        };
+        byte += 1;
+    }
+    table
+};
+/// Brackets, braces and quotes.
+pub(crate) const STRUCTURE: u8 = 1;
+/// What cannot be part of a number or literal.
+const ENDS_SCALAR: u8 = 2;
+/// Structure, comma and colon.
+pub(crate) const SEPARATED: u8 = 4;
+
+/// Place of the first byte at or after `at` that is of `class`; the length of `bytes` if there is none.
+#[inline]
+pub(crate) fn skip_until(bytes: &[u8], at: usize, class: u8) -> usize {
+    let rest = bytes.get(at..).unwrap_or_default();
+    at + rest.iter().position(|byte| CLASS[usize::from(*byte)] & class != 0).unwrap_or(rest.len())
+}
+
 /// A place in a JSON text.
 #[derive(Debug, Clone)]
 pub(crate) struct Cursor<'a> {
@@ -100,14 +129,7 @@ impl<'a> Cursor<'a> {
                 self.string()?;
             }
             b'{' | b'[' => self.container()?,
-            _ => {
-                while let Some(byte) = self.bytes.get(self.at) {
-                    if matches!(byte, b',' | b'}' | b']' | b':' | b'"' | b' ' | b'\t' | b'\n' | b'\r') {
-                        break;
-                    }
-                    self.at += 1;
-                }
-            }
+            _ => self.at = skip_until(self.bytes, start, ENDS_SCALAR),
         }
         // A stray delimiter is stepped over, so that a walk over nonsense ends.
         self.at += usize::from(self.at == start);
@@ -117,6 +139,7 @@ impl<'a> Cursor<'a> {
     fn container(&mut self) -> Option<()> {
         let mut depth = 0usize;
         loop {
+            self.at = skip_until(self.bytes, self.at, STRUCTURE);
             match self.bytes.get(self.at)? {
                 b'"' => self.at = string_end(self.bytes, self.at + 1)?,
                 b'{' | b'[' => depth += 1,
@@ -239,12 +262,11 @@ pub(crate) fn spells(raw: &[u8], name: &[u8]) -> bool {
         // An escape is longer than what it stands for, so a backslash rules equality out by itself.
         return raw == name;
     }
-    if raw.len() < name.len()
-        || raw.len() > 6 * name.len()
-        || raw.first() != Some(&b'\\') && raw[0] != name[0]
-    {
-        return false;
-    }
+    raw.len() > name.len() && raw.contains(&b'\\') && spells_escaped(raw, name)
+}
+
+#[cold]
+fn spells_escaped(raw: &[u8], name: &[u8]) -> bool {
     let mut rest = name;
     let mut same = true;
     unescape(raw, &mut |part| {

@@ -206,9 +206,7 @@ fn utf8_is_checked() {
 fn nesting_is_bounded() {
     let nested = |levels: usize| {
         let mut body = br#"{"model":"m","a":"#.to_vec();
-        body.extend(
-            (1..levels).map(|level| if level % 3 == 0 { &b"{\"k\":"[..] } else { &b"["[..] }).flatten(),
-        );
+        body.extend((1..levels).flat_map(|level| if level % 3 == 0 { &b"{\"k\":"[..] } else { &b"["[..] }));
         body.push(b'1');
         body.extend((1..levels).rev().map(|level| if level % 3 == 0 { b'}' } else { b']' }));
         body.push(b'}');
