@@ -105,8 +105,7 @@ impl Fault {
             Some((name, arg)) => (name, Some(arg)),
             None => (head, None),
         };
-        let mut fault =
-            Self { text: text.to_owned(), kind: kind(name, arg)?, count: None, probability: 1.0 };
+        let mut fault = Self { text: text.to_owned(), kind: kind(name, arg)?, count: None, probability: 1.0 };
         for part in parts {
             match part.split_once('=') {
                 Some(("count", "0")) => return Err(BadFault("count=0 would never strike".to_owned())),
@@ -154,9 +153,7 @@ fn kind(name: &str, arg: Option<&str>) -> Result<FaultKind, BadFault> {
             FaultKind::Slow(factor)
         }
         status => match status.parse() {
-            Ok(code @ 400..=599) => {
-                FaultKind::Status(code, arg.map(|arg| number(name, arg)).transpose()?)
-            }
+            Ok(code @ 400..=599) => FaultKind::Status(code, arg.map(|arg| number(name, arg)).transpose()?),
             _ => return Err(BadFault(format!("unknown fault {name:?}"))),
         },
     };
@@ -229,7 +226,8 @@ impl FaultSet {
             FaultKind::Slow(factor) => Some(factor),
             _ => None,
         });
-        #[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss)] // parse bounds the factor to 0.001..1e6
+        #[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss)]
+        // parse bounds the factor to 0.001..1e6
         factor.map_or(1000, |factor| (factor * 1000.0) as u64)
     }
 

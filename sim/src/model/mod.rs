@@ -94,7 +94,10 @@ pub enum SubmitError {
 impl fmt::Display for SubmitError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self::TooLong { needed, capacity } = self;
-        write!(f, "prompt and output need {needed} KV blocks, the engine has {capacity}: shorten them or raise --kv-blocks")
+        write!(
+            f,
+            "prompt and output need {needed} KV blocks, the engine has {capacity}: shorten them or raise --kv-blocks"
+        )
     }
 }
 
@@ -312,7 +315,8 @@ impl Model {
         self.drop_stale();
         let timer = self.timers.peek().map(|Reverse((at, ..))| *at);
         let prefill = self.prefills.peek().map(|Reverse((target, ..))| {
-            let parts = u128::from(target.saturating_sub(self.work_done)) * u128::from(self.prefilling.max(1));
+            let parts =
+                u128::from(target.saturating_sub(self.work_done)) * u128::from(self.prefilling.max(1));
             let numerator = parts * NANOS_PER_SECOND * u128::from(self.slow_permille);
             let rate = u128::from(self.config.prefill_tps.max(1) * TOKEN_PARTS) * u128::from(PERMILLE);
             self.work_at.saturating_add(u64::try_from(numerator.div_ceil(rate)).unwrap_or(u64::MAX))

@@ -103,8 +103,11 @@ fn queue_is_first_in_first_out() {
     let mut model = Model::new(ModelConfig { max_seqs: 1, ..config() });
     let ids: Vec<_> = (0..5).map(|family| model.submit(0, request(family, 8, 2)).unwrap()).collect();
     assert_eq!((model.running(), model.waiting()), (1, 4));
-    let finished: Vec<_> =
-        run(&mut model).into_iter().filter(|(.., event)| *event == Event::Finished).map(|(_, id, _)| id).collect();
+    let finished: Vec<_> = run(&mut model)
+        .into_iter()
+        .filter(|(.., event)| *event == Event::Finished)
+        .map(|(_, id, _)| id)
+        .collect();
     assert_eq!(finished, ids);
 }
 

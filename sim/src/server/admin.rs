@@ -124,9 +124,10 @@ fn tokenize(hub: &Hub, body: &[u8]) -> Result<Value, ApiError> {
 
 fn detokenize(hub: &Hub, body: &[u8]) -> Result<Value, ApiError> {
     let value = api::parse_body(body, hub.limits())?;
-    let ids: Option<Vec<u32>> = value.get("tokens").and_then(Value::as_array).and_then(|list| {
-        list.iter().map(|id| id.as_u64().and_then(|id| u32::try_from(id).ok())).collect()
-    });
+    let ids: Option<Vec<u32>> = value
+        .get("tokens")
+        .and_then(Value::as_array)
+        .and_then(|list| list.iter().map(|id| id.as_u64().and_then(|id| u32::try_from(id).ok())).collect());
     let ids = ids.ok_or_else(|| ApiError::bad("tokens", "tokens must be a list of token ids"))?;
     Ok(json!({ "prompt": tokenizer::decode(&ids) }))
 }
@@ -136,15 +137,18 @@ fn fault(body: &[u8]) -> Result<Fault, ApiError> {
     let value: Value =
         serde_json::from_slice(body).map_err(|error| ApiError::bad("body", error.to_string()))?;
     let text = value.get("fault").and_then(Value::as_str);
-    let text = text.ok_or_else(|| ApiError::bad("fault", "fault must be a string such as \"reset-after=3\""))?;
+    let text =
+        text.ok_or_else(|| ApiError::bad("fault", "fault must be a string such as \"reset-after=3\""))?;
     let mut fault = Fault::parse(text).map_err(|error| ApiError::bad("fault", error.to_string()))?;
     if let Some(count) = value.get("count").filter(|count| !count.is_null()) {
         let count = count.as_u64().filter(|count| *count > 0);
-        fault.count = Some(count.ok_or_else(|| ApiError::bad("count", "count must be a positive integer or null"))?);
+        fault.count =
+            Some(count.ok_or_else(|| ApiError::bad("count", "count must be a positive integer or null"))?);
     }
     if let Some(p) = value.get("probability").filter(|p| !p.is_null()) {
         let p = p.as_f64().filter(|p| (0.0..=1.0).contains(p));
-        fault.probability = p.ok_or_else(|| ApiError::bad("probability", "probability must be between 0 and 1"))?;
+        fault.probability =
+            p.ok_or_else(|| ApiError::bad("probability", "probability must be between 0 and 1"))?;
     }
     Ok(fault)
 }

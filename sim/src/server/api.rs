@@ -185,10 +185,14 @@ fn common(surface: Surface, value: &Value) -> Result<Generation, ApiError> {
     let option = |name| options.and_then(|o| o.get(name)).and_then(Value::as_bool).unwrap_or(false);
     let stream = flag(value, "stream")? && surface != Surface::Embedding;
     if options.is_some_and(|o| !o.is_null()) && !stream {
-        return Err(ApiError::bad("stream_options", "Stream options can only be defined when `stream=True`."));
+        return Err(ApiError::bad(
+            "stream_options",
+            "Stream options can only be defined when `stream=True`.",
+        ));
     }
     if let Some(t) = value.get("temperature").and_then(Value::as_f64).filter(|t| *t < 0.0) {
-        let message = format!("temperature must be non-negative, got {t}. (parameter=temperature, value={t})");
+        let message =
+            format!("temperature must be non-negative, got {t}. (parameter=temperature, value={t})");
         return Err(ApiError::bad("temperature", message));
     }
     let max_tokens = match count(value, "max_completion_tokens")? {
@@ -363,10 +367,8 @@ fn flag(value: &Value, name: &'static str) -> Result<bool, ApiError> {
 fn count(value: &Value, name: &'static str) -> Result<Option<u32>, ApiError> {
     match value.get(name) {
         None | Some(Value::Null) => Ok(None),
-        Some(number) => number
-            .as_u64()
-            .and_then(|n| u32::try_from(n).ok())
-            .map(Some)
-            .ok_or_else(|| ApiError::bad(name, format!("{name} must be a non-negative integer, got {number}"))),
+        Some(number) => number.as_u64().and_then(|n| u32::try_from(n).ok()).map(Some).ok_or_else(|| {
+            ApiError::bad(name, format!("{name} must be a non-negative integer, got {number}"))
+        }),
     }
 }

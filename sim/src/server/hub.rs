@@ -176,13 +176,17 @@ impl Hub {
         let Core { model, board } = &mut *core;
         board.totals.requests += 1;
         board.made += 1;
-        let own_id = format!("{:016x}", (u64::from(std::process::id()) << 40) ^ board.rng.u64(..1 << 40) ^ (board.made << 44));
+        let own_id = format!(
+            "{:016x}",
+            (u64::from(std::process::id()) << 40) ^ board.rng.u64(..1 << 40) ^ (board.made << 44)
+        );
         let request_id = head.field("x-request-id").unwrap_or(&own_id).to_owned();
         let target = format!("{} {}", head.method, head.path);
         let mut record = Record::new(request_id.clone(), target, head.fields.clone(), body, now);
         let plan = board.faults.draw(&mut board.rng);
         record.faults.clone_from(&plan.struck);
-        let parsed = if self.loading() { Err(loading_error()) } else { api::parse(surface, body, self.limits()) };
+        let parsed =
+            if self.loading() { Err(loading_error()) } else { api::parse(surface, body, self.limits()) };
         let early = early_fault(&plan, &parsed, head.keep_alive, &request_id);
         if let Some(start) = early {
             record.ended = Some(now);

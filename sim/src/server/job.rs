@@ -102,7 +102,8 @@ pub struct Parts {
 impl Job {
     /// A job of which nothing has been sent.
     pub fn new(parts: Parts) -> Self {
-        let fast = parts.generation.stream && parts.generation.logprobs.is_none() && parts.generation.tool.is_none();
+        let fast =
+            parts.generation.stream && parts.generation.logprobs.is_none() && parts.generation.tool.is_none();
         let templates = if fast && !parts.generation.continuous_usage {
             let template = |choice| Template::new(&parts.identity, parts.generation.surface, choice);
             parts.choices.iter().map(template).collect()
@@ -286,7 +287,8 @@ impl Job {
                 self.release_held();
             } else {
                 let head = http::stream_head(&self.request_id, true, false);
-                self.out.send(head.replace("text/event-stream; charset=utf-8", "application/json").as_bytes());
+                self.out
+                    .send(head.replace("text/event-stream; charset=utf-8", "application/json").as_bytes());
             }
             self.out.send(b"zz\r\ndata: {\r\n");
             self.finish(End::Close);

@@ -8,8 +8,8 @@ use crate::model::Nanos;
 
 /// Upper bounds of the latency buckets, in seconds: those of vLLM's first-token histogram.
 const BOUNDS: [f64; 22] = [
-    0.001, 0.005, 0.01, 0.02, 0.04, 0.06, 0.08, 0.1, 0.25, 0.5, 0.75, 1.0, 2.5, 5.0, 7.5, 10.0, 20.0, 40.0, 80.0,
-    160.0, 640.0, 2560.0,
+    0.001, 0.005, 0.01, 0.02, 0.04, 0.06, 0.08, 0.1, 0.25, 0.5, 0.75, 1.0, 2.5, 5.0, 7.5, 10.0, 20.0, 40.0,
+    80.0, 160.0, 640.0, 2560.0,
 ];
 
 /// A latency histogram.
@@ -70,7 +70,9 @@ pub fn render(hub: &Hub) -> String {
     let name = hub.config.model.replace('\\', "\\\\").replace('"', "\\\"");
     match hub.config.metrics_format {
         MetricsFormat::Vllm => vllm(hub, format!("engine=\"0\",model_name=\"{name}\"")),
-        MetricsFormat::Sglang => sglang(hub, format!("engine_type=\"unified\",model_name=\"{name}\",tp_rank=\"0\"")),
+        MetricsFormat::Sglang => {
+            sglang(hub, format!("engine_type=\"unified\",model_name=\"{name}\",tp_rank=\"0\""))
+        }
         MetricsFormat::Llamacpp => llamacpp(hub),
     }
 }
@@ -85,8 +87,16 @@ fn vllm(hub: &Hub, labels: String) -> String {
     let core = hub.core.borrow();
     let (totals, stats, pool) = (&core.board.totals, core.model.stats(), core.model.pool());
     let mut page = Page { out: String::new(), labels };
-    page.gauge("vllm:num_requests_running", "Number of requests in model execution batches.", core.model.running());
-    page.gauge("vllm:num_requests_waiting", "Number of requests waiting to be processed.", core.model.waiting());
+    page.gauge(
+        "vllm:num_requests_running",
+        "Number of requests in model execution batches.",
+        core.model.running(),
+    );
+    page.gauge(
+        "vllm:num_requests_waiting",
+        "Number of requests waiting to be processed.",
+        core.model.waiting(),
+    );
     page.gauge(
         "vllm:kv_cache_usage_perc",
         "KV-cache usage. 1 means 100 percent usage.",
@@ -97,14 +107,22 @@ fn vllm(hub: &Hub, labels: String) -> String {
     page.counter("vllm:num_preemptions_total", "Cumulative number of preemptions.", stats.preemptions);
     page.counter("vllm:prompt_tokens_total", "Number of prefill tokens processed.", stats.prompt_tokens);
     page.counter("vllm:prompt_tokens_cached_total", "Number of cached prompt tokens.", stats.cached_tokens);
-    page.counter("vllm:generation_tokens_total", "Number of generation tokens processed.", stats.generated_tokens);
+    page.counter(
+        "vllm:generation_tokens_total",
+        "Number of generation tokens processed.",
+        stats.generated_tokens,
+    );
     let labels = page.labels.clone();
     let mut out = page.out;
     let success = "vllm:request_success_total";
-    let _ = write!(out, "# HELP {success} Count of successfully processed requests.\n# TYPE {success} counter\n");
-    for (reason, count) in
-        [("stop", totals.stopped), ("length", totals.limited), ("abort", totals.aborted), ("error", totals.faulted)]
-    {
+    let _ =
+        write!(out, "# HELP {success} Count of successfully processed requests.\n# TYPE {success} counter\n");
+    for (reason, count) in [
+        ("stop", totals.stopped),
+        ("length", totals.limited),
+        ("abort", totals.aborted),
+        ("error", totals.faulted),
+    ] {
         let _ = writeln!(out, "{success}{{{labels},finished_reason=\"{reason}\"}} {count}");
     }
     let info = "vllm:cache_config_info";
@@ -132,7 +150,11 @@ fn sglang(hub: &Hub, labels: String) -> String {
     page.gauge("sglang:num_queue_reqs", "The number of requests in the waiting queue.", core.model.waiting());
     page.gauge("sglang:num_used_tokens", "The number of used tokens.", used);
     page.gauge("sglang:token_usage", "The token usage.", share(used, capacity));
-    page.gauge("sglang:max_total_num_tokens", "Maximum total number of tokens in the KV cache pool.", capacity);
+    page.gauge(
+        "sglang:max_total_num_tokens",
+        "Maximum total number of tokens in the KV cache pool.",
+        capacity,
+    );
     page.gauge("sglang:page_size", "Tokens a page holds.", block);
     page.gauge(
         "sglang:cache_hit_rate",
@@ -141,7 +163,11 @@ fn sglang(hub: &Hub, labels: String) -> String {
     );
     page.counter("sglang:prompt_tokens_total", "Number of prefill tokens processed.", stats.prompt_tokens);
     page.counter("sglang:cached_tokens_total", "Number of cached prompt tokens.", stats.cached_tokens);
-    page.counter("sglang:generation_tokens_total", "Number of generation tokens processed.", stats.generated_tokens);
+    page.counter(
+        "sglang:generation_tokens_total",
+        "Number of generation tokens processed.",
+        stats.generated_tokens,
+    );
     page.counter("sglang:num_requests_total", "Number of requests processed.", totals.completed);
     page.counter("sglang:num_aborted_requests_total", "Number of requests aborted.", totals.aborted);
     let Page { mut out, labels } = page;
@@ -167,7 +193,11 @@ fn llamacpp(hub: &Hub) -> String {
         "Number of prompt tokens reused from the cache",
         stats.cached_tokens,
     );
-    page.counter("llamacpp:tokens_predicted_total", "Number of generation tokens processed", stats.generated_tokens);
+    page.counter(
+        "llamacpp:tokens_predicted_total",
+        "Number of generation tokens processed",
+        stats.generated_tokens,
+    );
     page.gauge("llamacpp:requests_processing", "Number of requests processing", core.model.running());
     page.gauge("llamacpp:requests_deferred", "Number of requests deferred", core.model.waiting());
     page.out

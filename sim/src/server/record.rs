@@ -49,7 +49,13 @@ pub struct Record {
 
 impl Record {
     /// A request that was just read.
-    pub fn new(id: String, target: String, fields: Vec<(String, String)>, body: &[u8], received: Nanos) -> Self {
+    pub fn new(
+        id: String,
+        target: String,
+        fields: Vec<(String, String)>,
+        body: &[u8],
+        received: Nanos,
+    ) -> Self {
         let kept = &body[..body.len().min(BODY_KEPT)];
         Self {
             id,
@@ -70,7 +76,8 @@ impl Record {
 
     fn json(&self, clock: &Clock) -> Value {
         let since = |at: Nanos| {
-            u32::try_from(at.saturating_sub(self.received) / 1000).map_or(f64::MAX, |us| f64::from(us) / 1000.0)
+            u32::try_from(at.saturating_sub(self.received) / 1000)
+                .map_or(f64::MAX, |us| f64::from(us) / 1000.0)
         };
         let aborted = self.ended.filter(|_| self.outcome == "aborted");
         json!({

@@ -104,7 +104,8 @@ pub fn chunk(
     logprobs: Option<&str>,
     usage: Option<Usage>,
 ) -> String {
-    let mut out = head(identity, if surface == Surface::Chat { "chat.completion.chunk" } else { "text_completion" });
+    let mut out =
+        head(identity, if surface == Surface::Chat { "chat.completion.chunk" } else { "text_completion" });
     let _ = write!(out, "\"choices\":[{{\"index\":{},", choice.index);
     if surface == Surface::Chat {
         let delta = match delta {

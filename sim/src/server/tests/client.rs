@@ -88,8 +88,10 @@ impl Client {
     }
 
     pub fn send(&mut self, method: &str, path: &str, fields: &str, body: &str) {
-        let request =
-            format!("{method} {path} HTTP/1.1\r\nhost: x\r\n{fields}content-length: {}\r\n\r\n{body}", body.len());
+        let request = format!(
+            "{method} {path} HTTP/1.1\r\nhost: x\r\n{fields}content-length: {}\r\n\r\n{body}",
+            body.len()
+        );
         self.raw(request.as_bytes());
     }
 

@@ -49,7 +49,11 @@ fn streams_end_as_told(
 #[case("503=2", 503, Some("2"))]
 #[case("503", 503, None)]
 #[case("500", 500, None)]
-fn statuses_come_in_openai_shape(#[case] fault: &str, #[case] status: u16, #[case] retry_after: Option<&str>) {
+fn statuses_come_in_openai_shape(
+    #[case] fault: &str,
+    #[case] status: u16,
+    #[case] retry_after: Option<&str>,
+) {
     let engine = engine(|_| {});
     engine.set_fault(fault).unwrap();
     let mut client = Client::new(engine.local_addr());
@@ -105,7 +109,10 @@ fn silence_lasts_until_the_client_goes(#[case] fault: &str, #[case] chunks: usiz
     let request = engine.request("quiet").unwrap();
     assert_eq!((&request["outcome"], &request["tokens_sent"]), (&"aborted".into(), &tokens.into()));
     let state = engine.state();
-    assert_eq!((&state["active"], &state["running"], &state["cache"]["blocks_used"]), (&0.into(), &0.into(), &0.into()));
+    assert_eq!(
+        (&state["active"], &state["running"], &state["cache"]["blocks_used"]),
+        (&0.into(), &0.into(), &0.into())
+    );
 }
 
 #[rstest]

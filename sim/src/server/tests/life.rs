@@ -63,12 +63,16 @@ fn chunked_bodies_and_100_continue() {
     let mut client = Client::new(engine.local_addr());
     let body = chat("t", "");
     client.raw(
-        format!("POST {CHAT} HTTP/1.1\r\nhost: x\r\ntransfer-encoding: chunked\r\nexpect: 100-continue\r\n\r\n")
-            .as_bytes(),
+        format!(
+            "POST {CHAT} HTTP/1.1\r\nhost: x\r\ntransfer-encoding: chunked\r\nexpect: 100-continue\r\n\r\n"
+        )
+        .as_bytes(),
     );
     assert_eq!(client.head().unwrap().status, 100);
     for piece in body.as_bytes().chunks(7) {
-        client.raw(format!("{:x};note=1\r\n{}\r\n", piece.len(), std::str::from_utf8(piece).unwrap()).as_bytes());
+        client.raw(
+            format!("{:x};note=1\r\n{}\r\n", piece.len(), std::str::from_utf8(piece).unwrap()).as_bytes(),
+        );
     }
     client.raw(b"0\r\ntrailer: x\r\n\r\n");
     assert_eq!(client.answer().unwrap().status, 200);
@@ -108,7 +112,11 @@ fn loading_engine_answers_503() {
     let mut client = Client::new(engine.local_addr());
     for (method, path) in [("GET", "/health"), ("GET", "/v1/models"), ("POST", CHAT)] {
         let answer = client.ask(method, path, &chat("t", ""));
-        assert_eq!((answer.status, &answer.json()["error"]["message"]), (503, &"Loading model".into()), "{path}");
+        assert_eq!(
+            (answer.status, &answer.json()["error"]["message"]),
+            (503, &"Loading model".into()),
+            "{path}"
+        );
     }
     assert_eq!(engine.state()["loading"], true);
     assert_eq!(engine.state()["rejected"], 1);
@@ -122,7 +130,10 @@ fn what_the_engine_saw_can_be_asked_for() {
     client.send("POST", CHAT, "x-request-id: r1\r\nx-other: v\r\n", &body);
     assert_eq!(client.answer().unwrap().field("x-request-id"), Some("r1"));
     let seen = client.ask("GET", "/sim/requests/r1", "").json();
-    assert_eq!((&seen["body"], &seen["finished"], &seen["tokens_sent"]), (&body.into(), &true.into(), &3.into()));
+    assert_eq!(
+        (&seen["body"], &seen["finished"], &seen["tokens_sent"]),
+        (&body.into(), &true.into(), &3.into())
+    );
     assert!(seen["headers"].as_array().unwrap().contains(&serde_json::json!(["x-other", "v"])));
     assert_eq!(client.ask("GET", "/sim/requests/nope", "").status, 404);
     assert_eq!(client.ask("GET", "/sim/requests", "").json().as_array().unwrap().len(), 1);

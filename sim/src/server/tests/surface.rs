@@ -92,7 +92,8 @@ fn chat_stream_has_the_shape_of_a_real_one() {
     let (real, ours) = (captured_stream("vllm-chat-stream-usage.rawhttp"), answer.objects());
     assert_eq!(answer.tokens("t"), 3);
     assert_eq!(ours.len(), 6, "role, three tokens, finish, usage");
-    for (real, ours) in real.iter().take(4).zip(&ours).chain(real.iter().rev().take(2).zip(ours.iter().rev())) {
+    for (real, ours) in real.iter().take(4).zip(&ours).chain(real.iter().rev().take(2).zip(ours.iter().rev()))
+    {
         covers(real, ours, "");
         assert!(ours["usage"].is_object());
     }
@@ -162,7 +163,11 @@ fn wrong_requests_get_400_naming_the_parameter(#[case] path: &str, #[case] body:
     let engine = engine(|_| {});
     let answer = Client::new(engine.local_addr()).ask("POST", path, body);
     let error = &answer.json()["error"];
-    assert_eq!((answer.status, &error["param"], &error["code"]), (400, &param.into(), &400.into()), "{error}");
+    assert_eq!(
+        (answer.status, &error["param"], &error["code"]),
+        (400, &param.into(), &400.into()),
+        "{error}"
+    );
     assert_eq!(engine.state()["rejected"], 1);
 }
 
@@ -271,7 +276,9 @@ fn completion_logprobs_are_lists_of_one_length() {
         assert_eq!(logprobs[list].as_array().unwrap().len(), 3, "{list}");
     }
     let text = answer["choices"][0]["text"].as_str().unwrap();
-    for (token, offset) in logprobs["tokens"].as_array().unwrap().iter().zip(logprobs["text_offset"].as_array().unwrap()) {
+    for (token, offset) in
+        logprobs["tokens"].as_array().unwrap().iter().zip(logprobs["text_offset"].as_array().unwrap())
+    {
         let at = usize::try_from(offset.as_u64().unwrap()).unwrap();
         assert!(text[at..].starts_with(token.as_str().unwrap()));
     }
@@ -281,7 +288,8 @@ fn completion_logprobs_are_lists_of_one_length() {
 fn embeddings_as_floats_and_base64_agree() {
     let engine = engine(|_| {});
     let mut client = Client::new(engine.local_addr());
-    let floats = client.ask("POST", "/v1/embeddings", r#"{"model":"m","input":["a","b"],"dimensions":5}"#).json();
+    let floats =
+        client.ask("POST", "/v1/embeddings", r#"{"model":"m","input":["a","b"],"dimensions":5}"#).json();
     let body = r#"{"model":"m","input":"b","dimensions":5,"encoding_format":"base64"}"#;
     let packed = client.ask("POST", "/v1/embeddings", body).json();
     let vector: Vec<f64> =
