@@ -57,8 +57,17 @@ pub enum Health {
     },
 }
 
-/// The right to one index of a [`LoadTable`]; gives it back when dropped.
+/// The right to one index of a [`LoadTable`], given back when the last clone is dropped. Cloned only where an endpoint
+/// changes in a way that leaves it the same engine, so that its counts go on.
+#[derive(Clone)]
 pub struct Slot {
+    /// Here too, so that a decision follows no further pointer.
+    index: u32,
+    _claim: Arc<Claim>,
+}
+
+/// Owns an index.
+struct Claim {
     table: Arc<LoadTable>,
     index: u32,
 }
@@ -70,7 +79,7 @@ impl Slot {
     }
 }
 
-impl Drop for Slot {
+impl Drop for Claim {
     fn drop(&mut self) {
         self.table.queue_cell(self.index).store(0, Ordering::Relaxed);
         self.table.health_cell(self.index).store(0, Ordering::Relaxed);
@@ -117,7 +126,7 @@ impl LoadTable {
         // A mark that a straggler of the last incarnation made after its slot was dropped.
         self.health_cell(index).store(0, Ordering::Relaxed);
         self.queue_cell(index).store(0, Ordering::Relaxed);
-        Some(Slot { table: Arc::clone(self), index })
+        Some(Slot { index, _claim: Arc::new(Claim { table: Arc::clone(self), index }) })
     }
 
     /// Counts a request onto the endpoint.

@@ -8,12 +8,17 @@
 use crate::scan::Fields;
 use crate::scan::walk::{Cursor, spells};
 use smallvec::SmallVec;
+use std::ops::Range;
 
 #[cfg(test)]
 mod tests;
 
 /// Length of a full key, bytes.
 pub const PREFIX_KEY_LEN: usize = 64;
+
+/// How far into a prompt its beginning is looked for, bytes of JSON. What lies in front of it may be long (an image),
+/// and a shard has other requests to see to.
+const LOOK_MAX: usize = 1 << 20;
 
 /// Collects text up to the key's length.
 struct Key<'a>(&'a mut SmallVec<[u8; PREFIX_KEY_LEN]>);
@@ -32,11 +37,15 @@ impl Key<'_> {
 }
 
 /// Puts the prefix key of a request into `out`, which is cleared first. `body` must be the one that was scanned. Of a
-/// body that names several, `messages` is taken before `prompt` and `input`. Reads no more of the prompt than it needs.
+/// body that names several, `messages` is taken before `prompt` and `input`. Reads no more of the prompt than it needs,
+/// and no more than its first MiB.
 pub fn prefix_key(fields: &Fields, body: &[u8], out: &mut SmallVec<[u8; PREFIX_KEY_LEN]>) {
     out.clear();
     let mut key = Key(out);
-    let text = |range: &std::ops::Range<usize>| body.get(range.clone()).unwrap_or_default();
+    let text = |range: &Range<usize>| {
+        let text = body.get(range.clone()).unwrap_or_default();
+        &text[..text.len().min(LOOK_MAX)]
+    };
     if let Some(range) = &fields.messages {
         messages(&mut Cursor::new(text(range)), &mut key);
     } else if let Some(range) = fields.prompt.as_ref().or(fields.input.as_ref()) {
@@ -53,14 +62,14 @@ fn messages(cursor: &mut Cursor<'_>, key: &mut Key<'_>) {
             if cursor.value().is_none() {
                 return;
             }
-            continue;
+        } else if !message(cursor, key) {
+            return;
         }
-        message(cursor, key);
     }
 }
 
-/// Renders one message, and steps over it unless the key is full.
-fn message(cursor: &mut Cursor<'_>, key: &mut Key<'_>) {
+/// Renders one message, and steps over it unless the key is full; `false` if it does not end where it is looked at.
+fn message(cursor: &mut Cursor<'_>, key: &mut Key<'_>) -> bool {
     let mut role = None;
     let mut content = None;
     let mut inside = cursor.clone();
@@ -81,10 +90,7 @@ fn message(cursor: &mut Cursor<'_>, key: &mut Key<'_>) {
         }
         key.push(b"\n");
     }
-    if !key.full() {
-        // Nothing further can be found in a message that does not end.
-        let _ = cursor.value();
-    }
+    key.full() || cursor.value().is_some()
 }
 
 /// A string, or the text parts of a list.

@@ -273,11 +273,8 @@ impl PickState {
     }
 
     fn memory(&mut self, model: &Model) -> &mut Memory {
-        if !self.models.contains_key(&*model.name) {
-            if self.models.len() >= MODELS_MAX {
-                self.models.clear();
-            }
-            self.models.insert(Arc::clone(&model.name), Memory::default());
+        if self.models.len() >= MODELS_MAX && !self.models.contains_key(&*model.name) {
+            self.models.clear();
         }
         self.models.entry(Arc::clone(&model.name)).or_default()
     }

@@ -73,6 +73,18 @@ fn a_key_is_64_bytes_long_at_most() {
     }
 }
 
+#[test]
+fn the_look_into_a_prompt_is_bounded() {
+    let image = |len: usize| {
+        let url = "A".repeat(len);
+        key(&format!(
+            r#"{{"model":"m","messages":[{{"role":"user","content":[{{"image_url":"{url}"}},{{"text":"look"}}]}}]}}"#
+        ))
+    };
+    assert_eq!(image(100_000), "user\nlook\n");
+    assert_eq!(image(2 << 20), "user\n\n");
+}
+
 proptest! {
     /// The key is the beginning of the whole rendering.
     #[test]

@@ -33,6 +33,13 @@ pub enum ScanErrorKind {
     },
     /// A field that must be there is not.
     Missing(&'static str),
+    /// A field is longer than this bound.
+    Length {
+        /// Field.
+        field: &'static str,
+        /// Most bytes.
+        max: usize,
+    },
     /// A key is repeated more often than this bound.
     Repeated {
         /// Field.
@@ -52,6 +59,7 @@ impl ScanError {
         match self.kind {
             ScanErrorKind::Type { field, .. }
             | ScanErrorKind::Missing(field)
+            | ScanErrorKind::Length { field, .. }
             | ScanErrorKind::Repeated { field, .. } => Some(field),
             _ => None,
         }
@@ -76,6 +84,9 @@ impl fmt::Display for ScanError {
             }
             ScanErrorKind::Type { field, expected } => {
                 write!(f, "`{field}` at byte {offset} must be {expected}")
+            }
+            ScanErrorKind::Length { field, max } => {
+                write!(f, "`{field}` at byte {offset} is longer than {max} bytes")
             }
             ScanErrorKind::Missing(field) => write!(f, "`{field}` is missing"),
             ScanErrorKind::Repeated { field, max } => {

@@ -10,6 +10,9 @@ use std::ops::Range;
 /// Most occurrences of one key that has to be rewritten everywhere.
 pub(super) const OCCURRENCES_MAX: usize = 64;
 
+/// Longest name of a model, bytes as it is spelt in the body.
+pub(super) const MODEL_MAX: usize = 4096;
+
 /// Byte ranges of all occurrences of a value.
 pub type Spans = SmallVec<[Range<usize>; 1]>;
 
@@ -159,6 +162,10 @@ impl Found {
         let model = self.last[Field::Model as usize].clone();
         if model.is_empty() {
             return Err(ScanError::new(body.len(), ScanErrorKind::Missing("model")));
+        }
+        if model.len() > MODEL_MAX {
+            let kind = ScanErrorKind::Length { field: "model", max: MODEL_MAX };
+            return Err(ScanError::new(model.start, kind));
         }
         let Some(model) = text(&body[model.clone()]) else {
             return Err(wrong_type(model.start, "model", "a string"));

@@ -82,6 +82,14 @@ fn the_model_is_a_string() {
 }
 
 #[test]
+fn the_model_is_not_a_novel() {
+    let body = |len: usize| format!(r#"{{"model":"{}"}}"#, "m".repeat(len));
+    assert_eq!(scan(body(4094).as_bytes()).map(|f| f.model.len()), Ok(4094));
+    let error = scan(body(4095).as_bytes()).expect_err("too long");
+    assert_eq!(error.to_string(), "`model` at byte 9 is longer than 4096 bytes");
+}
+
+#[test]
 fn what_stream_options_asks() {
     use UsageAsk::{Asked, NotAsked, Other};
     for (members, expected) in [
