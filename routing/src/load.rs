@@ -3,9 +3,10 @@
 //! Counters that a decision reads are packed sixteen to a cache line, so choosing among sixteen endpoints touches one
 //! line of each kind.
 //!
-//! **Invariants:** counters belong to an index, and an index belongs to one [`Slot`] at a time. An index whose slot was
-//! dropped is handed out again only once its in-flight count is back at zero, so a late release never reaches the next
-//! owner. The lock on the free list is taken when endpoints come and go, never on the request path.
+//! **Invariants:** counters belong to an index, and an index belongs to one [`Slot`] (and its clones) at a time. An
+//! index whose slot was dropped is handed out again only once its in-flight count is back at zero, so a late release
+//! never reaches the next owner. The lock on the free list is taken when endpoints come and go, never on the request
+//! path.
 
 use crate::Nanos;
 use std::collections::VecDeque;

@@ -57,6 +57,21 @@ fn a_late_release_never_reaches_the_next_owner() {
 }
 
 #[test]
+fn a_clone_keeps_the_index_and_its_counts() {
+    let table = LoadTable::new(1);
+    let first = table.allocate().expect("room");
+    table.acquire(first.index());
+    let second = first.clone();
+    drop(first);
+    table.mark_busy(second.index(), FAR);
+    assert!(table.allocate().is_none());
+    assert_eq!((table.inflight(second.index()), table.health(0, 1)), (1, Health::Busy { until: FAR }));
+    table.release(second.index());
+    drop(second);
+    assert!(table.allocate().is_some());
+}
+
+#[test]
 fn a_mark_made_after_the_drop_does_not_reach_the_next_owner() {
     let table = LoadTable::new(1);
     drop(table.allocate());

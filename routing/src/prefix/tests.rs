@@ -26,7 +26,8 @@ fn rendered_prompts() {
             "user\na\n\"é\n",
         ),
         (
-            r#""messages":[{"role":"user","content":[{"type":"text","text":"a"},{"type":"image_url","image_url":{"url":"u"}},{"text":"b","type":"text"}]}]"#,
+            r#""messages":[{"role":"user","content":[{"type":"text","text":"a"},
+                {"type":"image_url","image_url":{"url":"u"}},{"text":"b","type":"text"}]}]"#,
             "user\nab\n",
         ),
         (

@@ -1,8 +1,8 @@
 //! Looking into JSON without parsing it into types.
 //!
 //! Requests: [`RequestScan`] validates a body strictly as it arrives and notes where its few interesting fields lie;
-//! [`Fields`] holds them; [`Edits`] splices a body without copying it. Answers: [`skim_chunk`] and [`UsageSkim`] pick the
-//! token counts out of what an engine says, trusting its JSON.
+//! [`Fields`] holds them; [`Edits`] splices a body without copying it. Answers: [`skim_chunk`] and [`UsageSkim`] pick
+//! the token counts out of what an engine says, trusting its JSON.
 //!
 //! **Invariants:** nothing here recurses, so no nesting overflows the stack; memory is bounded whatever the input; a
 //! request scan gives the same result however its input is cut into chunks.

@@ -33,17 +33,22 @@ fn both(json: &str) -> ChunkInfo {
 
 #[test]
 fn vllm_stream() {
-    let content = r#"{"id":"c","object":"chat.completion.chunk","created":1,"model":"smollm2","choices":[{"index":0,"delta":{"content":","},"logprobs":null,"finish_reason":null,"token_ids":null}],"usage":{"prompt_tokens":36,"total_tokens":38,"completion_tokens":2,"completion_tokens_details":null}}"#;
+    let content = r#"{"id":"c","object":"chat.completion.chunk","created":1,"model":"smollm2","choices":[{
+        "index":0,"delta":{"content":","},"logprobs":null,"finish_reason":null,"token_ids":null}],"usage":{
+        "prompt_tokens":36,"total_tokens":38,"completion_tokens":2,"completion_tokens_details":null}}"#;
     let info = both(content);
     assert_eq!((info.choices_empty, info.usage, info.finish_reason), (Some(false), usage(36, 2, None), None));
-    let last = r#"{"id":"c","choices":[],"usage":{"prompt_tokens":36,"total_tokens":44,"completion_tokens":8},"system_fingerprint":"vllm"}"#;
+    let last = r#"{"id":"c","choices":[],"usage":{"prompt_tokens":36,"total_tokens":44,"completion_tokens":8},
+        "system_fingerprint":"vllm"}"#;
     let info = both(last);
     assert_eq!((info.choices_empty, info.usage, info.has_error), (Some(true), usage(36, 8, None), false));
 }
 
 #[test]
 fn llama_server_stream() {
-    let last = r#"{"choices":[],"created":1,"id":"c","object":"chat.completion.chunk","usage":{"completion_tokens":8,"prompt_tokens":36,"total_tokens":44,"prompt_tokens_details":{"cached_tokens":35}},"timings":{"cache_n":35}}"#;
+    let last = r#"{"choices":[],"created":1,"id":"c","object":"chat.completion.chunk","usage":{
+        "completion_tokens":8,"prompt_tokens":36,"total_tokens":44,"prompt_tokens_details":{"cached_tokens":35}},
+        "timings":{"cache_n":35}}"#;
     assert_eq!((both(last).choices_empty, both(last).usage), (Some(true), usage(36, 8, Some(35))));
 }
 
@@ -209,7 +214,9 @@ proptest! {
     /// Nonsense is stepped over: no panic, no endless walk.
     #[test]
     fn survives_noise(pieces in prop::collection::vec(
-        prop::sample::select(vec!["{", "}", "[", "]", ":", ",", "\"", "\\", "\"usage\"", "\"choices\"", "1", " ", "\\u12"]),
+        prop::sample::select(vec![
+            "{", "}", "[", "]", ":", ",", "\"", "\\", "\"usage\"", "\"choices\"", "1", " ", "\\u12",
+        ]),
         0..40,
     )) {
         let text = pieces.concat();

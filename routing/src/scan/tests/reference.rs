@@ -189,7 +189,9 @@ proptest! {
 
     /// One byte of a valid body replaced, left out, or doubled.
     #[test]
-    fn agrees_on_nearly_valid_bodies(body in body(), at in any::<prop::sample::Index>(), with in any::<u8>(), how in 0u8..3) {
+    fn agrees_on_nearly_valid_bodies(
+        body in body(), at in any::<prop::sample::Index>(), with in any::<u8>(), how in 0u8..3,
+    ) {
         let mut bytes = body.into_bytes();
         let at = at.index(bytes.len());
         match how {
