@@ -2,7 +2,7 @@
 //!
 //! Clients leave at random points of a request's life, in waves; after each wave the engines are asked what became of
 //! every request. A request that was sent whole must be seen aborted by an engine, or never have arrived; at the end
-//! nothing may run or wait anywhere. Delays compare the client's clock with the engine's, so both must be one machine's.
+//! nothing may run or wait anywhere. Delays compare the client's clock with the engine's: both must be one machine's.
 
 use std::cell::RefCell;
 use std::collections::BTreeMap;
@@ -133,7 +133,7 @@ pub struct Noticed {
     pub aborted: u64,
     /// Known to no engine; fine for those that had no answer yet.
     pub never_arrived: u64,
-    /// Ended on the engine before the client left, or within the allowed delay.
+    /// Ended by itself before the client left, or within the allowed delay.
     pub ended_first: u64,
     /// Still running at the deadline, ran to their end, or answered by no known engine.
     pub missed: u64,
@@ -299,7 +299,8 @@ impl<'a> Checks<'a> {
         };
         let stay = u64::try_from(self.config.stay.as_micros()).unwrap_or(u64::MAX);
         let wait = match phase {
-            Phase::QuietStream => self.config.stay, // silence must last to count
+            // Silence must last to count, and not all are to leave at once.
+            Phase::QuietStream => self.config.stay + Duration::from_micros(rng.u64(0..=stay)),
             _ => Duration::from_micros(rng.u64(0..=stay)),
         };
         let leave = if rng.bool() { Leave::Fin } else { Leave::Rst };
@@ -326,7 +327,10 @@ impl<'a> Checks<'a> {
                     let Attempt { id, phase, leave, .. } = plan;
                     gone.push(Departed { id, phase, leave, at_unix_ns, _kept: kept });
                 }
-                Left::Completed => self.fail(Failure::Unfinished, tally),
+                Left::Completed => {
+                    tally.count(None);
+                    self.noticed.entry((plan.phase, plan.leave)).or_default().count(Fate::EndedFirst);
+                }
                 Left::Failed(failure) => self.fail(failure, tally),
             }
         }
@@ -502,6 +506,11 @@ impl DisconnectReport {
                 "{}: {} running, {} waiting\n",
                 engine.url, engine.running, engine.waiting
             ));
+        }
+        if self.all.ended_first > 0 {
+            text.push_str(
+                "some requests ended before their clients left: slow the engines or raise --output-tokens\n",
+            );
         }
         if !self.stalled && self.phases.contains_key("quiet_stream") {
             text.push_str("quiet streams: engines were not told to stall\n");

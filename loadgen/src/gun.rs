@@ -59,8 +59,10 @@ pub struct Recorder {
     pub warmup_failures: Failures,
     /// Tokens of all answers.
     pub tokens: TokenCounts,
-    /// Events that carried text, of measured requests.
-    pub content_events: u64,
+    /// Of the requests that succeeded, those that ended within the measured window: what a rate is made of.
+    pub ok_in_window: u64,
+    /// Events that carried text within the window.
+    pub events_in_window: u64,
     /// Comment lines in streams.
     pub comments: u64,
     /// Stale connections replaced.
@@ -81,7 +83,8 @@ impl Recorder {
         self.warmup += other.warmup;
         self.warmup_failures.merge(&other.warmup_failures);
         self.tokens.merge(&other.tokens);
-        self.content_events += other.content_events;
+        self.ok_in_window += other.ok_in_window;
+        self.events_in_window += other.events_in_window;
         self.comments += other.comments;
         self.stale_retries += other.stale_retries;
         self.body_bytes += other.body_bytes;
@@ -103,6 +106,8 @@ pub struct Shot<'a> {
     pub due: Instant,
     /// False within the warm-up.
     pub measured: bool,
+    /// End of the measured window, where there is one.
+    pub window_end: Option<Instant>,
     /// Keep the answer's text.
     pub keep_text: bool,
 }
@@ -197,6 +202,8 @@ impl Gun {
                 }
                 if failure.is_none() {
                     recorder.ok += 1;
+                    let inside = shot.window_end.is_none_or(|end| exchanged.ended_at <= end);
+                    recorder.ok_in_window += u64::from(inside);
                     recorder.total.record(since_due(exchanged.ended_at));
                 }
             } else {
@@ -230,6 +237,7 @@ impl Drop for InFlight<'_> {
 struct Answer<'a> {
     gun: &'a Gun,
     measured: bool,
+    window_end: Option<Instant>,
     head: Head,
     sse: SseParser,
     checker: Checker,
@@ -244,6 +252,7 @@ impl<'a> Answer<'a> {
         Answer {
             gun,
             measured: shot.measured,
+            window_end: shot.window_end,
             head: Head::default(),
             sse: SseParser::default(),
             checker: Checker::new(gun.spec.check, id, shot.keep_text),
@@ -255,7 +264,7 @@ impl<'a> Answer<'a> {
     }
 
     fn events(&mut self, bytes: &[u8], at: Instant) {
-        let Answer { sse, checker, first_token_at, last_token_at, gun, measured, .. } = self;
+        let Answer { sse, checker, first_token_at, last_token_at, gun, measured, window_end, .. } = self;
         let comments = sse.comments();
         let fed = sse.feed(bytes, |data| {
             if checker.event(data) != EventKind::Content {
@@ -265,7 +274,7 @@ impl<'a> Answer<'a> {
             let before = last_token_at.replace(at);
             if *measured {
                 let mut recorder = gun.recorder.borrow_mut();
-                recorder.content_events += 1;
+                recorder.events_in_window += u64::from(window_end.is_none_or(|end| at <= end));
                 if let Some(before) = before {
                     recorder.inter_token.record(ns(at.saturating_duration_since(before)));
                 }

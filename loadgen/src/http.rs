@@ -1,6 +1,6 @@
 //! HTTP/1.1 answers out of any split of the byte stream: head, then sized, chunked or close-delimited body.
 //!
-//! Nothing is buffered but an unfinished head or chunk-size line, both bounded; body bytes are lent onward as they came.
+//! Nothing is buffered but an unfinished head or chunk-size line, both bounded; body bytes are lent on as they came.
 
 use std::fmt;
 

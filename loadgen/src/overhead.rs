@@ -281,6 +281,7 @@ async fn slice(
                 output: shape.output,
                 due,
                 measured: true,
+                window_end: None,
                 keep_text: false,
             };
             tally.count(gun.fire(shot).await.0);

@@ -24,9 +24,9 @@ pub struct Report {
     pub duration_s: f64,
     /// Requests by outcome.
     pub requests: RequestCounts,
-    /// Requests that succeeded, a second.
+    /// Requests that succeeded within the measured time, a second.
     pub rate_rps: f64,
-    /// Events with text, a second; for streams.
+    /// Events with text within the measured time, a second; for streams.
     pub token_events_per_s: f64,
     /// Tokens as numbered by a simulated engine.
     pub tokens: TokenCounts,
@@ -99,8 +99,8 @@ impl Report {
                 warmup: recorder.warmup,
                 stale_retries: recorder.stale_retries,
             },
-            rate_rps: per_s(recorder.ok),
-            token_events_per_s: per_s(recorder.content_events),
+            rate_rps: per_s(recorder.ok_in_window),
+            token_events_per_s: per_s(recorder.events_in_window),
             tokens: recorder.tokens,
             errors: failures.by_name(),
             warmup_errors: recorder.warmup_failures.by_name(),

@@ -470,6 +470,7 @@ impl Worker {
             output: shape.output,
             due,
             measured: due >= self.plan.measure_from,
+            window_end: self.plan.end,
             keep_text: false,
         };
         let (failure, _) = self.gun.fire(shot).await;
@@ -511,6 +512,7 @@ impl Worker {
                 output: shape.output,
                 due,
                 measured: due >= self.plan.measure_from,
+                window_end: self.plan.end,
                 keep_text: true,
             };
             let (failure, text) = self.gun.fire(shot).await;

@@ -142,6 +142,11 @@ fn warm_up_is_not_measured() {
     let all = server.requests.load(Ordering::Relaxed);
     assert_eq!(report.requests.warmup + report.requests.ok, all);
     assert_eq!(report.latency.total.count, report.requests.ok);
+    let in_window = report.recorder.ok_in_window;
+    assert!(
+        in_window <= report.requests.ok && report.requests.ok - in_window <= 4,
+        "at most those running at its end"
+    );
 }
 
 #[test]
