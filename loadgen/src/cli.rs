@@ -252,6 +252,7 @@ fn parse_header(text: &str) -> Result<String, String> {
 /// Reads the command line, does what it says and prints the outcome.
 pub fn main() -> ExitCode {
     let cli = Cli::parse(); // exits with 2 by itself when the usage is wrong
+    raise_descriptor_limit();
     let outcome = match cli.command {
         Command::Run(args) => run_command(&args),
         Command::Overhead(args) => overhead_command(&args),
@@ -389,6 +390,14 @@ fn read_trace(path: &Path, limit: Option<usize>) -> Result<Vec<trace::TraceReque
         Some(source) => usage(&format!("{e}: {source}")),
         None => usage(&e),
     })
+}
+
+/// A thousand streams need a thousand descriptors, and the usual soft limit is 1,024.
+fn raise_descriptor_limit() {
+    use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+    let limit = getrlimit(Resource::Nofile);
+    // Refused: the run will tell by its connect errors if it was needed.
+    let _ = setrlimit(Resource::Nofile, Rlimit { current: limit.maximum, maximum: limit.maximum });
 }
 
 /// Ends the run at the first Ctrl-C and the process at the second.
