@@ -32,7 +32,7 @@ pub fn addresses(config: &Config) -> Addresses {
 /// The data plane of a configuration, with one shard; `started` says whether it runs.
 pub fn plane(config: &Config, started: bool) -> Arc<Shared<()>> {
     let mut publisher = Publisher::new(usize::MAX);
-    let snapshot = publisher.build(config, &addresses(config), 0, 77).unwrap();
+    let snapshot = publisher.build(config, &addresses(config), 77).unwrap();
     let shared = Shared::new(snapshot, Arc::clone(publisher.loads()), RetryBudget::new(0.2), 1);
     if started {
         assert!(shared.seats[0].bell.set(Arc::new(Mute)).is_ok());

@@ -2,15 +2,14 @@
 //!
 //! **Invariants**
 //!
-//! * An endpoint that a new configuration leaves as it was is the same `Arc<Endpoint>`: its slot, its in-flight count
-//!   and its cooldown go on. One that changed is a new incarnation with a slot of its own.
+//! * An endpoint whose id, URL and model stay keeps its slot, and with it its in-flight count and cooldown; if nothing
+//!   else changed either, it is the same `Arc<Endpoint>`. Any other endpoint is a new incarnation with a new slot.
 //! * A configuration is taken whole or not at all: whatever can fail happens before anything is remembered.
 //! * A series id stands for one (model, pool) for as long as an endpoint has that pair, and never for another, so that
 //!   a shard that still holds the counters of a removed series cannot count into a new one.
 
 use crate::config::{Config, EndpointConfig, Picker, Router};
-use llmgw_routing::Nanos;
-use llmgw_routing::load::{Health, LoadTable};
+use llmgw_routing::load::LoadTable;
 use llmgw_routing::pipeline::{Profile, ProfileError};
 use llmgw_routing::snapshot::{Endpoint, Model, Role, Settings, Snapshot};
 use std::collections::HashMap;
@@ -137,13 +136,12 @@ impl Publisher {
         &self.loads
     }
 
-    /// The snapshot of a configuration. `addresses` must cover its endpoints, see [`resolve`]; `now` is monotonic,
-    /// `now_unix` in seconds. On an error nothing has changed.
+    /// The snapshot of a configuration. `addresses` must cover its endpoints, see [`resolve`]; `now_unix` is in
+    /// seconds. On an error nothing has changed.
     pub fn build(
         &mut self,
         config: &Config,
         addresses: &Addresses,
-        now: Nanos,
         now_unix: u64,
     ) -> Result<Arc<Snapshot>, PublishError> {
         let asked = config.endpoints.len();
@@ -155,7 +153,7 @@ impl Publisher {
         let mut endpoints = Vec::with_capacity(asked);
         for endpoint in &config.endpoints {
             let id = series[&(endpoint.model.clone(), endpoint.pool.clone())];
-            endpoints.push(self.endpoint(endpoint, addresses, id, asked, now)?);
+            endpoints.push(self.endpoint(endpoint, addresses, id, asked)?);
         }
 
         // Nothing fails from here on.
@@ -200,7 +198,6 @@ impl Publisher {
         addresses: &Addresses,
         series: u32,
         asked: usize,
-        now: Nanos,
     ) -> Result<Arc<Endpoint>, PublishError> {
         let found = addresses.get(&(config.url.host.clone(), config.url.port)).map_or(&[][..], Vec::as_slice);
         let known = self.endpoints.get(&config.id);
@@ -221,13 +218,11 @@ impl Publisher {
             host: config.url.host.clone(),
             reason: "it has no address".into(),
         })?;
-        let slot = self.loads.allocate().ok_or(PublishError::TooManyEndpoints { asked })?;
-        if let Some((_, old)) = known
-            && let Health::Failed { until } = self.loads.health(old.slot.index(), now)
-        {
-            // Only its weight, pool or kind is new; it is as dead as before.
-            self.loads.mark_failed(slot.index(), until);
-        }
+        let slot = match known {
+            // Only its weight, pool or kind is new: it is the same engine, with the same requests in flight.
+            Some((_, endpoint)) => endpoint.slot.clone(),
+            None => self.loads.allocate().ok_or(PublishError::TooManyEndpoints { asked })?,
+        };
         Ok(Arc::new(Endpoint {
             id: config.id.as_str().into(),
             slot,

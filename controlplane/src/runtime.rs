@@ -137,8 +137,7 @@ impl ControlPlane {
         let mut publisher = Publisher::new(usize::try_from(max_connections).unwrap_or(usize::MAX));
         let addresses = runtime.block_on(publisher::resolve(&config)).map_err(StartError::Publish)?;
         let unix = wall_ns() / SECOND;
-        let snapshot =
-            publisher.build(&config, &addresses, monotonic_ns(), unix).map_err(StartError::Publish)?;
+        let snapshot = publisher.build(&config, &addresses, unix).map_err(StartError::Publish)?;
         let budget = RetryBudget::new(config.router.retry_budget);
         let loads = Arc::clone(publisher.loads());
         let shared = Arc::new(Shared::<S>::new(snapshot, loads, budget, consumers.len()));
@@ -217,7 +216,7 @@ impl ControlPlane {
         }
         config.driver = self.config.driver;
         let addresses = self.runtime.block_on(publisher::resolve(&config)).map_err(ReloadError::Publish)?;
-        let built = self.publisher.build(&config, &addresses, monotonic_ns(), wall_ns() / SECOND);
+        let built = self.publisher.build(&config, &addresses, wall_ns() / SECOND);
         let snapshot = built.map_err(ReloadError::Publish)?;
         let version = snapshot.version;
         for warning in &warnings {

@@ -130,7 +130,7 @@ fn log(mut t: Table<'_>) -> Log {
 
 fn auth(root: &mut Table<'_>, addresses: &[SocketAddr; 5]) -> Auth {
     let mut t = root.table("auth");
-    let readable = !t.has("required") || matches!(t.optional("required", boolean), Some(_));
+    let readable = !t.has("required") || t.optional("required", boolean).is_some();
     let required = t.value("required", true, |node| Ok(boolean(node).unwrap_or(true)));
     if required && readable {
         let default = if t.has("required") { "" } else { " (the default)" };

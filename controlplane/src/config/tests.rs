@@ -357,6 +357,23 @@ fn the_documented_file_is_accepted_and_names_what_is_not_acted_on() {
     assert_eq!(c.routes[0].backends, [("smol-v3".to_owned(), 0.9), ("smol-v4".to_owned(), 0.1)]);
 }
 
+#[rstest]
+#[case(include_str!("../../../deploy/examples/minimal.yaml"))]
+#[case(include_str!("../../../deploy/examples/server.yaml"))]
+#[case(include_str!("../../../deploy/examples/demo-fleet.yaml"))]
+fn the_examples_are_good_and_hold_only_what_is_acted_on(#[case] text: &str) {
+    let loaded = parse(text, &[]).unwrap();
+    assert!(loaded.warnings.is_empty() && !loaded.config.endpoints.is_empty(), "{:?}", loaded.warnings);
+}
+
+/// The example with every key shows the defaults.
+#[test]
+fn the_full_example_shows_the_defaults() {
+    let shown = parse(include_str!("../../../deploy/examples/server.yaml"), &[]).unwrap().config;
+    assert_eq!(format!("{:?}", shown.settings()), format!("{:?}", config("").settings()));
+    assert_eq!(shown.router.policy, config("").router.policy);
+}
+
 #[test]
 fn secrets_are_never_printed() {
     let c = config("store: { postgres: 'postgres://u:hunter2@h/d' }");

@@ -57,7 +57,7 @@ pub fn parse_size(text: &str) -> Result<u64, String> {
 /// A duration as the configuration writes it, in its largest whole unit.
 pub fn show_duration(duration: Duration) -> String {
     let ms = duration.as_millis();
-    let unit = DURATIONS.iter().rev().find(|(_, scale)| ms != 0 && ms % u128::from(*scale) == 0);
+    let unit = DURATIONS.iter().rev().find(|(_, scale)| ms != 0 && ms.is_multiple_of(u128::from(*scale)));
     match unit {
         Some((name, scale)) => format!("{}{name}", ms / u128::from(*scale)),
         None => "0s".into(),
@@ -66,7 +66,8 @@ pub fn show_duration(duration: Duration) -> String {
 
 /// A size as the configuration writes it, in its largest whole unit.
 pub fn show_size(bytes: u64) -> String {
-    match SIZES.iter().rev().find(|(name, scale)| *name != "B" && bytes != 0 && bytes % scale == 0) {
+    match SIZES.iter().rev().find(|(name, scale)| *name != "B" && bytes != 0 && bytes.is_multiple_of(*scale))
+    {
         Some((name, scale)) => format!("{}{name}", bytes / scale),
         None => "0".into(),
     }

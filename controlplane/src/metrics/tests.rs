@@ -26,7 +26,7 @@ fn has(text: &str, line: &str) {
 fn requests_tokens_and_durations_are_summed_over_shards() {
     let config = config(FLEET);
     let mut publisher = Publisher::new(1);
-    let snapshot = publisher.build(&config, &addresses(&config), 0, 0).unwrap();
+    let snapshot = publisher.build(&config, &addresses(&config), 0).unwrap();
     let series = snapshot.endpoints[0].series;
     let shared = Shared::<()>::new(snapshot, Arc::clone(publisher.loads()), RetryBudget::new(0.2), 2);
     for shard in 0..2 {
@@ -91,13 +91,13 @@ fn endpoints_show_their_load_and_health() {
 fn series_of_removed_endpoints_go() {
     let mut publisher = Publisher::new(1);
     let before = config(FLEET);
-    let snapshot = publisher.build(&before, &addresses(&before), 0, 0).unwrap();
+    let snapshot = publisher.build(&before, &addresses(&before), 0).unwrap();
     let shared = Shared::<()>::new(snapshot, Arc::clone(publisher.loads()), RetryBudget::new(0.2), 1);
     let series = shared.snapshot.load().endpoints[0].series;
     shared.series.get(series, 0).count(200, Outcome::Completed);
     assert!(text(&shared, 0).contains(r#"model="m\\x""#));
     let after = config("endpoints: [{ id: e2, model: other, url: 'http://10.0.0.2:1' }]");
-    DataPlane::publish(&shared, publisher.build(&after, &addresses(&after), 0, 0).unwrap());
+    DataPlane::publish(&shared, publisher.build(&after, &addresses(&after), 0).unwrap());
     let text = text(&shared, 0);
     assert!(!text.contains(r#"model="m\\x""#) && !text.contains(r#"e\"1"#), "{text}");
     assert!(shared.series.collect(|_| true).iter().all(|(id, ..)| *id != series), "and their memory");

@@ -8,7 +8,7 @@ use rstest::rstest;
 use std::sync::Arc;
 
 fn build(publisher: &mut Publisher, config: &Config) -> Arc<Snapshot> {
-    publisher.build(config, &addresses(config), 0, 77).unwrap()
+    publisher.build(config, &addresses(config), 77).unwrap()
 }
 
 fn fleet(lines: &[&str]) -> Config {
@@ -92,18 +92,22 @@ fn an_unchanged_endpoint_keeps_its_slot_counts_and_cooldown() {
 #[rstest]
 #[case("id: a, model: m, url: 'http://10.0.0.9:1'", false)]
 #[case("id: a, model: m2, url: 'http://10.0.0.1:1'", false)]
+#[case("id: c, model: m, url: 'http://10.0.0.1:1'", false)]
 #[case("id: a, model: m, url: 'http://10.0.0.1:1', weight: 3", true)]
 #[case("id: a, model: m, url: 'http://10.0.0.1:1', pool: p", true)]
-fn a_changed_endpoint_is_a_new_incarnation(#[case] changed: &str, #[case] same_place: bool) {
+fn counts_stay_with_the_engine(#[case] changed: &str, #[case] same_engine: bool) {
     let mut publisher = Publisher::new(1);
     let loads = Arc::clone(publisher.loads());
     let first = build(&mut publisher, &fleet(&[A]));
-    loads.mark_failed(first.endpoints[0].slot.index(), 1000);
+    let slot = first.endpoints[0].slot.index();
+    loads.acquire(slot);
     let second = build(&mut publisher, &fleet(&[changed]));
     let (old, new) = (&first.endpoints[0], &second.endpoints[0]);
-    assert_ne!(old.slot.index(), new.slot.index());
-    let health = loads.health(new.slot.index(), 0);
-    assert_eq!(matches!(health, Health::Failed { .. }), same_place, "the same engine is as dead as before");
+    assert!(!Arc::ptr_eq(old, new));
+    assert_eq!(new.slot.index() == slot, same_engine);
+    assert_eq!(loads.inflight(new.slot.index()), u32::from(same_engine));
+    drop(first);
+    loads.release(slot);
 }
 
 #[test]
@@ -142,8 +146,8 @@ fn series_ids_are_kept_while_in_use_and_never_given_to_another_pair() {
 fn a_model_keeps_the_time_it_was_first_seen() {
     let mut publisher = Publisher::new(1);
     let config = fleet(&[A]);
-    publisher.build(&config, &addresses(&config), 0, 5).unwrap();
-    let later = publisher.build(&config, &addresses(&config), 0, 9).unwrap();
+    publisher.build(&config, &addresses(&config), 5).unwrap();
+    let later = publisher.build(&config, &addresses(&config), 9).unwrap();
     assert_eq!(later.models["m"].created, 5);
 }
 
@@ -154,7 +158,7 @@ fn a_refused_configuration_changes_nothing() {
     let bad = fleet(&["id: n, model: n, url: 'http://10.0.0.5:1'", B]);
     let mut partial = addresses(&bad);
     partial.remove(&("10.0.0.2".to_owned(), 1));
-    let error = publisher.build(&bad, &partial, 0, 78).unwrap_err();
+    let error = publisher.build(&bad, &partial, 78).unwrap_err();
     assert_eq!(error.to_string(), "endpoint b: the host name 10.0.0.2 does not resolve: it has no address");
     let again = build(&mut publisher, &fleet(&[A]));
     assert_eq!(again.version, 2, "the refused one has no number");
@@ -168,7 +172,7 @@ fn endpoints_are_bounded() {
         .map(|i| format!("id: e{i}, model: m, url: 'http://10.0.0.1:{}'", 1 + i % 60000))
         .collect();
     let config = fleet(&many.iter().map(String::as_str).collect::<Vec<_>>());
-    let error = Publisher::new(1).build(&config, &addresses(&config), 0, 0).unwrap_err();
+    let error = Publisher::new(1).build(&config, &addresses(&config), 0).unwrap_err();
     assert!(matches!(error, PublishError::TooManyEndpoints { asked: 4097 }), "{error}");
 }
 
@@ -179,10 +183,10 @@ fn a_name_keeps_its_address_while_the_name_server_still_gives_it() {
     let given = |list: &[&str]| -> Addresses {
         [(("engine".to_owned(), 1), list.iter().map(|a| a.parse().unwrap()).collect())].into()
     };
-    let first = publisher.build(&config, &given(&["10.0.0.1:1", "10.0.0.2:1"]), 0, 0).unwrap();
-    let turned = publisher.build(&config, &given(&["10.0.0.2:1", "10.0.0.1:1"]), 0, 0).unwrap();
+    let first = publisher.build(&config, &given(&["10.0.0.1:1", "10.0.0.2:1"]), 0).unwrap();
+    let turned = publisher.build(&config, &given(&["10.0.0.2:1", "10.0.0.1:1"]), 0).unwrap();
     assert!(Arc::ptr_eq(&first.endpoints[0], &turned.endpoints[0]));
-    let moved = publisher.build(&config, &given(&["10.0.0.2:1"]), 0, 0).unwrap();
+    let moved = publisher.build(&config, &given(&["10.0.0.2:1"]), 0).unwrap();
     assert_eq!(moved.endpoints[0].address.to_string(), "10.0.0.2:1");
     assert_ne!(moved.endpoints[0].slot.index(), first.endpoints[0].slot.index());
 }
