@@ -30,7 +30,7 @@ const STREAMS_A_SECOND: &str = "500";
 
 fn overhead(seconds: u64) -> Outcome {
     let binaries = fleet::build()?;
-    let engine_args = ["--ttft", "20ms", "--itl", "100ms", "--max-seqs", "4096"];
+    let engine_args = ["--ttft", "20ms", "--itl", "100ms", "--itl-growth", "0", "--max-seqs", "4096"];
     let fleet = Fleet::start(&binaries, &Plan { engines: 3, engine_args: &engine_args, config: "" })?;
     let slice_ms = seconds * 1_000 / (2 * (ROUNDS + 1));
     let mut load = Command::new(&binaries.loadgen);

@@ -105,8 +105,7 @@ impl Fleet {
 }
 
 fn server_yaml(own: &[SocketAddr], engines: &[SocketAddr], more: &str) -> String {
-    let mut yaml =
-        format!("listen: \"{}\"\nhealth_listen: \"{}\"\nadmin_listen: \"{}\"\n", own[0], own[1], own[2]);
+    let mut yaml = format!("listen: \"{}\"\nhealth_listen: \"{}\"\n", own[0], own[1]);
     yaml.push_str("auth: { required: false }\nlog: { level: warn, access: false }\n");
     yaml.push_str(more);
     yaml.push_str("endpoints:\n");
