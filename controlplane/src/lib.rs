@@ -15,6 +15,7 @@ pub mod plane;
 pub mod probe;
 pub mod process;
 pub mod publisher;
+pub mod refresh;
 pub mod runtime;
 
 #[cfg(test)]

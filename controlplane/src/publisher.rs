@@ -136,6 +136,19 @@ impl Publisher {
         &self.loads
     }
 
+    /// Number of the last snapshot; 0 before the first.
+    pub fn version(&self) -> u64 {
+        self.version
+    }
+
+    /// Whether an endpoint's address is not among those that its host name has now.
+    pub fn moved(&self, addresses: &Addresses) -> bool {
+        self.endpoints.values().any(|(config, endpoint)| {
+            let found = addresses.get(&(config.url.host.clone(), config.url.port));
+            found.is_some_and(|found| !found.contains(&endpoint.address))
+        })
+    }
+
     /// The snapshot of a configuration. `addresses` must cover its endpoints, see [`resolve`]; `now_unix` is in
     /// seconds. On an error nothing has changed.
     pub fn build(

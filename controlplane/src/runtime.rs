@@ -11,6 +11,7 @@ use crate::metrics::OwnStats;
 use crate::plane::DataPlane;
 use crate::probe::Prober;
 use crate::publisher::{self, PublishError, Publisher};
+use crate::refresh::{self, World};
 use llmgw_dataplane::driver::clock::{monotonic_ns, wall_ns};
 use llmgw_dataplane::shared::{RecordConsumer, Shared};
 use llmgw_routing::SECOND;
@@ -18,8 +19,8 @@ use llmgw_routing::budget::RetryBudget;
 use std::fmt;
 use std::net::SocketAddr;
 use std::path::PathBuf;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 use tokio::net::TcpListener;
 use tokio::runtime::Runtime;
@@ -105,8 +106,7 @@ pub struct ControlPlane {
     runtime: Runtime,
     plane: Arc<dyn DataPlane>,
     own: Arc<OwnStats>,
-    publisher: Publisher,
-    config: Config,
+    world: Arc<Mutex<World>>,
     path: Option<PathBuf>,
     /// The file's driver: a flag may stand over it, and is no change.
     file_driver: DriverChoice,
@@ -160,15 +160,17 @@ impl ControlPlane {
 
         let access_on = Arc::new(AtomicBool::new(logs::access_on(&config.log)));
         let access = AccessLog::new(consumers, config.log.format, Arc::clone(&access_on), Arc::clone(&own));
-        let access_log = runtime.spawn(access.run(stopped));
-        let in_file = path.as_deref().and_then(|path| Config::load(path, std::env::vars()).ok());
+        let access_log = runtime.spawn(access.run(stopped.clone()));
+        let in_file = path.as_deref().and_then(|path| Config::load(path, variables()).ok());
         let file_driver = in_file.map_or(config.driver, |loaded| loaded.config.driver);
+        let world = Arc::new(Mutex::new(World { publisher, config }));
+        let named = refresh::run(Arc::clone(&world), Arc::clone(&plane), Arc::clone(&probe_now), stopped);
+        runtime.spawn(named);
         let control = ControlPlane {
             runtime,
             plane,
             own,
-            publisher,
-            config,
+            world,
             path,
             file_driver,
             log,
@@ -189,13 +191,13 @@ impl ControlPlane {
     /// Reads the configuration again and takes it whole, or logs why not and changes nothing. Returns whether it was
     /// taken.
     pub fn reload(&mut self) -> bool {
-        let result = self.try_reload(std::env::vars());
+        let result = self.try_reload(variables());
         self.own.last_reload_refused.store(result.is_err(), Ordering::Relaxed);
         match result {
             Ok(version) => {
                 self.own.reloads.fetch_add(1, Ordering::Relaxed);
                 self.own.configured_at.store(wall_ns() / SECOND, Ordering::Relaxed);
-                tracing::info!(version, endpoints = self.config.endpoints.len(), "configuration reloaded");
+                tracing::info!(version, "configuration reloaded");
                 true
             }
             Err(error) => {
@@ -209,14 +211,16 @@ impl ControlPlane {
     fn try_reload(&mut self, vars: impl Iterator<Item = (String, String)>) -> Result<u64, ReloadError> {
         let path = self.path.as_deref().ok_or(ReloadError::NoFile)?;
         let Loaded { mut config, warnings } = Config::load(path, vars).map_err(ReloadError::Config)?;
-        let running = Config { driver: self.file_driver, ..self.config.clone() };
-        let fixed = running.fixed_keys_changed(&config);
+        let running = refresh::lock(&self.world).config.clone();
+        let driver = running.driver;
+        let fixed = Config { driver: self.file_driver, ..running }.fixed_keys_changed(&config);
         if !fixed.is_empty() {
             return Err(ReloadError::Publish(PublishError::Fixed(fixed)));
         }
-        config.driver = self.config.driver;
+        config.driver = driver;
         let addresses = self.runtime.block_on(publisher::resolve(&config)).map_err(ReloadError::Publish)?;
-        let built = self.publisher.build(&config, &addresses, wall_ns() / SECOND);
+        let mut world = refresh::lock(&self.world);
+        let built = world.publisher.build(&config, &addresses, wall_ns() / SECOND);
         let snapshot = built.map_err(ReloadError::Publish)?;
         let version = snapshot.version;
         for warning in &warnings {
@@ -225,7 +229,8 @@ impl ControlPlane {
         self.plane.publish(snapshot);
         self.log.set_level(config.log.level);
         self.access_on.store(logs::access_on(&config.log), Ordering::Relaxed);
-        self.config = config;
+        world.config = config;
+        drop(world);
         self.probe_now.notify_one();
         Ok(version)
     }
@@ -246,6 +251,12 @@ impl ControlPlane {
         }
         self.runtime.shutdown_timeout(LAST_LINES);
     }
+}
+
+/// The process's environment, without what is not UTF-8 (at which `std::env::vars` panics).
+pub fn variables() -> impl Iterator<Item = (String, String)> {
+    std::env::vars_os()
+        .filter_map(|(name, value)| Some((name.into_string().ok()?, value.into_string().ok()?)))
 }
 
 async fn serve(listener: TcpListener, surface: Surface, mut stop: watch::Receiver<bool>) {

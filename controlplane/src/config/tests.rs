@@ -84,7 +84,8 @@ fn unknown_keys_name_their_place_and_the_nearest(#[case] text: &str, #[case] exp
 )]
 #[case(
     "limits: { max_body: big }",
-    "2:21: limits.max_body: `big` is not a size: write a whole number of bytes, or one with KiB, MiB or GiB, such as `32MiB`"
+    "2:21: limits.max_body: `big` is not a size: write a whole number of bytes, or one with KiB, MiB or GiB, such as \
+     `32MiB`"
 )]
 #[case(
     "limits: { buffered_total: 1MiB }",

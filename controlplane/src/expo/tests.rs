@@ -37,7 +37,11 @@ proptest! {
         let mut chars = inner.chars();
         while let Some(c) = chars.next() {
             match c {
-                '\\' => back.push(match chars.next() { Some('n') => '\n', Some(c) => c, None => return Err(TestCaseError::fail("cut")) }),
+                '\\' => match chars.next() {
+                    Some('n') => back.push('\n'),
+                    Some(c) => back.push(c),
+                    None => return Err(TestCaseError::fail("cut")),
+                },
                 '"' => return Err(TestCaseError::fail("a bare quote")),
                 c => back.push(c),
             }

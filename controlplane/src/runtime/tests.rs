@@ -1,6 +1,7 @@
 use super::{ControlPlane, Parts, ReloadError, StartError};
 use crate::config::{Config, DriverChoice};
 use crate::publisher::PublishError;
+use crate::refresh;
 use llmgw_dataplane::shared::{Shared, record_ring};
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
@@ -49,7 +50,8 @@ fn get(address: SocketAddr, path: &str) -> String {
 }
 
 const ONE: &str = "endpoints: [{ id: a, model: m, url: 'http://127.0.0.1:9' }]\n";
-const TWO: &str = "endpoints: [{ id: a, model: m, url: 'http://127.0.0.1:9' }, { id: b, model: n, url: 'http://127.0.0.1:9' }]\n";
+const TWO: &str = "endpoints: [{ id: a, model: m, url: 'http://127.0.0.1:9' }, \
+                   { id: b, model: n, url: 'http://127.0.0.1:9' }]\n";
 
 #[test]
 fn it_starts_reloads_and_ends() {
@@ -99,7 +101,7 @@ fn a_driver_given_by_a_flag_survives_a_reload() {
     let (mut control, _shared) = ControlPlane::start::<()>(parts).unwrap();
     file.write(TWO);
     assert!(control.reload());
-    assert_eq!(control.config.driver, DriverChoice::Epoll);
+    assert_eq!(refresh::lock(&control.world).config.driver, DriverChoice::Epoll);
     control.shutdown();
 }
 
