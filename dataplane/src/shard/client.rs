@@ -103,7 +103,9 @@ impl<D: Driver> Shard<D> {
         client.fin = true;
         match client.state {
             ClientState::Idle | ClientState::Head | ClientState::Body if client.starved || !client.out.is_empty() => {
-                let abort = client.exchange.as_ref().is_none_or(|ex| ex.settings.half_close_abort);
+                // Without an exchange there is still the end of the last answer to send.
+                let settings = client.exchange.as_ref().map_or(&self.current, |ex| &ex.settings);
+                let abort = settings.half_close_abort;
                 if abort {
                     self.client_gone(token);
                 }
@@ -137,7 +139,9 @@ impl<D: Driver> Shard<D> {
             self.detach_upstream(token, true);
             self.settle(token, Outcome::ClientGone, 499, None);
         }
-        self.drop_client(token, true, false);
+        // An answer that was cut must not look like one that ended, if anybody still reads it.
+        let cut = self.clients.get(token).is_some_and(|client| !client.out.is_empty());
+        self.drop_client(token, true, in_request || cut);
     }
 
     pub(super) fn client_writable(&mut self, token: Token) {
@@ -256,6 +260,8 @@ impl<D: Driver> Shard<D> {
                 let paused = self.upstream_paused(client);
                 client.exchange.as_ref().map_or(NEVER, |ex| ex.next_deadline(paused))
             }
+            // As long as output drains, however slowly, only a stall ends it.
+            ClientState::Linger if !client.out.is_empty() => NEVER,
             ClientState::Linger => client.since.saturating_add(LINGER),
         };
         phase.min(stall)
