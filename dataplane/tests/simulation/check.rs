@@ -6,7 +6,7 @@ use crate::http::Response;
 use crate::plan::{Ask, Plan, RequestPlan};
 use llmgw_dataplane::driver::sim::Door;
 use llmgw_dataplane::sse::KEEP_ALIVE_COMMENT;
-use llmgw_routing::SECOND;
+use llmgw_routing::{Nanos, SECOND};
 
 /// What is known when a seed is over.
 pub struct Facts<'a> {
@@ -25,8 +25,39 @@ impl Facts<'_> {
         self.attempts_of(id).any(|(_, a)| acts.contains(&a.act))
     }
 
+    /// For whoever reads a failure.
+    fn story(&self, conn: &Conn) -> String {
+        let ids: Vec<&str> = conn.plan.requests.iter().map(|r| &*r.id).collect();
+        let mut out = format!("\n  {:?}\n  stalled at {:?}, ended {:?} at {}", conn.plan, conn.stalled_at.map(ms), conn.end, ms(conn.ended_at));
+        for (number, a) in self.attempts.iter().enumerate().filter(|(_, a)| ids.contains(&&*a.request)) {
+            let pieces: usize = a.pieces.iter().map(|(bytes, _)| bytes.len()).sum();
+            out += &format!(
+                "\n  attempt {number} of {}: {:?}, stream {}, at {}, {pieces} bytes",
+                a.request,
+                a.act,
+                a.stream,
+                ms(a.arrived_at)
+            );
+        }
+        for r in conn.reader.done.iter().chain(conn.reader.partial()) {
+            out += &format!(
+                "\n  answer: {} at {} to {}, {} bytes, {:?}",
+                r.status,
+                ms(r.first_at),
+                ms(r.done_at),
+                r.body.len(),
+                r.headers
+            );
+        }
+        out
+    }
+
     /// Every request of a connection got what it must, in order.
     pub fn conn(&self, conn: &Conn) -> Result<(), String> {
+        self.requests(conn).map_err(|why| why + &self.story(conn))
+    }
+
+    fn requests(&self, conn: &Conn) -> Result<(), String> {
         let cancelled = matches!(conn.end, Some(End::Cancelled(_)));
         let mut closing = false;
         for (i, request) in conn.plan.requests.iter().enumerate() {
@@ -36,7 +67,8 @@ impl Facts<'_> {
                     return Err(format!("{id}: answered after an answer that closes"));
                 }
                 self.complete(conn, i, request, response).map_err(|e| format!("{id}: {e}"))?;
-                closing = response.closes();
+                // A stream that broke ends its connection, whatever its head had said.
+                closing = response.closes() || broken_stream(response);
                 continue;
             }
             if let Some(partial) = conn.reader.partial().filter(|_| i == conn.reader.done.len()) {
@@ -76,7 +108,7 @@ impl Facts<'_> {
     /// Something else than a bug can have cut this answer.
     fn may_be_cut(&self, conn: &Conn, request: &RequestPlan) -> bool {
         let broken =
-            [Act::ResetAfter, Act::EndEarly, Act::BadChunk, Act::Stall, Act::HugeEvent, Act::ErrorEvent];
+            [Act::ResetAfter, Act::EndEarly, Act::BadChunk, Act::Stall, Act::HugeEvent, Act::ErrorEvent, Act::Early];
         self.stopped || conn.stalled_long || self.any_act(&request.id, &broken)
     }
 
@@ -183,7 +215,9 @@ impl Facts<'_> {
         let status = response.status;
         if status == 200 {
             return match request.ask {
-                Ask::Stream { .. } => self.stream(request, response),
+                // An engine that answered early had not read that a stream was wanted.
+                Ask::Stream { .. } if self.plain(request, response).is_err() => self.stream(request, response),
+                Ask::Stream { .. } => Ok(()),
                 _ => self.plain(request, response),
             };
         }
@@ -362,6 +396,11 @@ fn next_after<'a>(plan: &Plan, request: &RequestPlan, attempt: &'a Attempt, body
     None
 }
 
+fn broken_stream(response: &Response) -> bool {
+    let last = response.body.windows(15).rposition(|w| w == b"data: {\"error\":");
+    response.status == 200 && last.is_some_and(|at| !response.body[at..].ends_with(b"[DONE]\n\n"))
+}
+
 fn error_shape(response: &Response) -> Result<(), String> {
     let parsed: Option<serde_json::Value> = serde_json::from_slice(&response.body).ok();
     let ok = parsed.as_ref().and_then(|v| v.get("error")).is_some_and(|e| {
@@ -376,6 +415,11 @@ fn param(response: &Response) -> Option<String> {
     Some(parsed["error"]["param"].as_str()?.to_owned())
 }
 
+/// As traces show it.
+fn ms(at: Nanos) -> String {
+    format!("{} ms", at.saturating_sub(1000 * SECOND) / 1_000_000)
+}
+
 fn text(bytes: &[u8]) -> String {
-    bytes[..bytes.len().min(200)].escape_ascii().to_string()
+    bytes[..bytes.len().min(100)].escape_ascii().to_string()
 }

@@ -40,7 +40,7 @@ pub struct Conn {
     pub begun_at: Vec<Nanos>,
     write_again: Nanos,
     read_again: Nanos,
-    stalled_at: Option<Nanos>,
+    pub stalled_at: Option<Nanos>,
     /// The client has not read for long enough to be given up.
     pub stalled_long: bool,
     close_at: Option<Nanos>,
@@ -113,6 +113,10 @@ impl Conn {
             let body = write_request(&mut wire, request);
             marks.push((start, body, wire.len()));
         }
+        let mut plan = plan;
+        // The request is sent well within the total timeout.
+        let pieces = 20 * SECOND / plan.piece_gap.max(1);
+        plan.piece = plan.piece.max(wire.len() / usize::try_from(pieces).unwrap_or(usize::MAX));
         Conn {
             peer: world.connect(ip, GATEWAY),
             plan,
@@ -169,7 +173,7 @@ impl Conn {
             let until = stall.lasts.map(|lasts| since + lasts);
             if until.is_none_or(|until| now < until) {
                 self.stalled_long |= now >= since + 5 * SECOND;
-                if matches!(world.state(self.peer), PeerState::Reset) {
+                if world.hung_up(self.peer) {
                     // Given up by the gateway: look at the rest.
                     self.stalled_long = true;
                     self.plan.stall = None;
@@ -291,11 +295,6 @@ impl Conn {
             world.shutdown(self.peer);
         }
         None
-    }
-
-    /// The client sent FIN after its last request and reads on.
-    pub fn half_closed(&self) -> bool {
-        self.fin_sent
     }
 }
 

@@ -54,7 +54,6 @@ const FAULTS: [Act; 15] = [
 /// A request that reached an engine.
 pub struct Attempt {
     pub request: String,
-    pub engine: usize,
     pub act: Act,
     pub status: u16,
     /// Stream: each event as sent, and whether it is the usage chunk. Plain: one piece.
@@ -142,7 +141,7 @@ impl Engines {
             }
         }
         let conn = &self.conns[index];
-        if !conn.gone && conn.attempt.is_none() && conn.buf.is_empty() {
+        if !conn.gone && conn.attempt.is_none() && conn.buf.is_empty() && conn.owed == 0 {
             if let Some(after) = self.plans[conn.engine].closes_idle {
                 let at = conn.idle_since + after;
                 if at <= now {
@@ -222,7 +221,6 @@ impl Engines {
         conn.attempt = Some(number);
         self.attempts.push(Attempt {
             request: id,
-            engine: conn.engine,
             act,
             status: 200,
             pieces: Vec::new(),

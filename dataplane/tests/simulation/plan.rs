@@ -41,6 +41,7 @@ pub struct EnginePlan {
 }
 
 /// One connection of a client.
+#[derive(Debug)]
 pub struct ConnPlan {
     pub start_after: Nanos,
     pub requests: Vec<RequestPlan>,
@@ -124,6 +125,7 @@ impl Ask {
     }
 }
 
+#[derive(Debug)]
 pub struct RequestPlan {
     pub id: String,
     pub ask: Ask,
@@ -252,7 +254,7 @@ fn draw_conn(
             ask,
             chunked: !http10 && (ask == Ask::BadChunk || pct(rng, 25)),
             expect: !http10 && pct(rng, 10),
-            pad: if pct(rng, 30) { rng.usize(..20_000) } else { rng.usize(..200) },
+            pad: if pct(rng, 30) { rng.usize(..19_000) } else { rng.usize(..200) },
             http10,
             close,
         });

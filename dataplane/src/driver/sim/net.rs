@@ -310,6 +310,7 @@ impl Inner {
             }
             Due::Writable { end } => {
                 let space = self.space(end);
+                trace!(self, "{end}: has room for {space}");
                 let e = &mut self.ends[end as usize];
                 e.write_timer = false;
                 if e.want_write && space > 0 && !e.closed && e.state == State::Open {

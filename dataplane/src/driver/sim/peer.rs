@@ -1,6 +1,6 @@
 //! The other ends: operations of scripted clients and engines.
 
-use super::net::{Inner, Listener, Owner, State};
+use super::net::{Inner, Listener, Owner, State, trace};
 use super::{Door, PeerId, World};
 use crate::driver::ConnError;
 use std::collections::VecDeque;
@@ -78,6 +78,7 @@ impl World {
             let n = end.inbox.len().min(most);
             let bytes: Vec<u8> = end.inbox.drain(..n).collect();
             if n > 0 {
+                trace!(inner, "{id}: reads {n} bytes");
                 inner.consumed(id);
             }
             bytes
