@@ -459,6 +459,21 @@ pub(crate) fn fairness<H: Harness>() {
     }
 }
 
+/// Bytes beyond the first buffer bring no news from the network: a driver must remember them by itself.
+pub(crate) fn no_wait_while_bytes_are_queued<H: Harness>() {
+    let mut w = World::<H>::new(26);
+    let (mut peer, t) = w.client();
+    w.pause(t);
+    w.peer_send_all(&mut peer, &[1; 3 * MAX_LATE_BYTES]);
+    w.idle(5 * MILLISECOND);
+    let start = w.now();
+    w.resume(t);
+    while w.conn(t).data.len() < 3 * MAX_LATE_BYTES {
+        w.pass(20_000 * MILLISECOND);
+        assert!(w.now() < start + 10_000 * MILLISECOND, "waited although bytes were queued");
+    }
+}
+
 pub(crate) fn accept_pauses_and_listeners_close<H: Harness>() {
     let mut w = World::<H>::new(25);
     w.h.driver().pause_accept();
