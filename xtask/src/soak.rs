@@ -73,11 +73,10 @@ fn simulation(minutes: u64) -> Outcome {
         "--test",
         "simulation",
     ]);
-    // Another first seed each time: a soak that repeats the last one finds nothing new.
-    let first = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).map_or(0, |d| d.as_secs());
-    let (first, seeds) = (first.to_string(), (minutes * SEEDS_A_MINUTE).to_string());
-    println!("LLMGW_SIM_FIRST_SEED={first} LLMGW_SIM_SEEDS={seeds}");
-    proc::run(command.env("LLMGW_SIM_FIRST_SEED", first).env("LLMGW_SIM_SEEDS", seeds))
+    command.args(["ten_thousand_seeds", "--", "--nocapture"]);
+    let seeds = (minutes * SEEDS_A_MINUTE).to_string();
+    println!("LLMGW_SIM_SEEDS={seeds}");
+    proc::run(command.env("LLMGW_SIM_SEEDS", seeds))
 }
 
 // === Streams for minutes ===
