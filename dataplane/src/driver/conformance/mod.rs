@@ -74,11 +74,13 @@ pub(crate) trait Harness: Sized {
 macro_rules! suite {
     ($harness:ty) => {
         $crate::driver::conformance::suite!(@cases $harness;
-            accept_data_eof, adopt_by_token, dropped_socket_closes, large_transfer_both_ways, pause_stops_and_resume_loses_nothing,
-            hangup_while_paused, pause_after_the_peer_closed, reset, reset_while_paused, reset_after_unread_bytes, connect_ok,
-            connect_refused, send_before_connected, send_after_peer_reset, shutdown_write_keeps_receiving, close_is_orderly,
-            close_with_abort_is_a_reset, empty_send, many_slices, stale_events_never_reach_the_next_generation,
-            doorbell_is_coalesced, doorbell_wakes_a_sleeper, deadline_is_not_early, fairness, no_wait_while_bytes_are_queued,
+            accept_data_eof, adopt_by_token, dropped_socket_closes, large_transfer_both_ways,
+            pause_stops_and_resume_loses_nothing, hangup_while_paused, pause_after_the_peer_closed, reset,
+            reset_while_paused, reset_after_unread_bytes, connect_ok, connect_refused,
+            send_before_connected, send_after_peer_reset, shutdown_write_keeps_receiving, close_is_orderly,
+            close_with_abort_is_a_reset, empty_send, many_slices,
+            stale_events_never_reach_the_next_generation, doorbell_is_coalesced, doorbell_wakes_a_sleeper,
+            deadline_is_not_early, fairness, no_wait_while_bytes_are_queued,
             accept_pauses_and_listeners_close
         );
         #[test]

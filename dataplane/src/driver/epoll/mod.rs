@@ -17,6 +17,7 @@
 //! * A connection holds no buffer; as many exist as the shard has not given back, and a few spare ones.
 
 mod bell;
+mod errno;
 mod slots;
 #[cfg(test)]
 mod tests;
@@ -24,6 +25,7 @@ mod tests;
 use super::clock::{Clock, monotonic_ns};
 use super::{Bell, ConnError, Counters, Driver, Event, MAX_LATE_BYTES, SendError, Token};
 use bell::EventfdBell;
+use errno::{cannot_accept_now, connect_error, reset_error};
 use llmgw_routing::{MILLISECOND, Nanos, SECOND};
 use rustix::buffer::spare_capacity;
 use rustix::event::{Timespec, epoll};
@@ -207,7 +209,7 @@ impl EpollDriver {
                         return Some(Event::Accepted { socket: Socket { fd, peer }, peer: ip });
                     }
                     Err(Errno::AGAIN) => listener.ready = false,
-                    Err(errno) if accept_failed_for_good(errno) => {
+                    Err(errno) if cannot_accept_now(errno) => {
                         self.accept_again_at = Some(self.clock.now().saturating_add(ACCEPT_BACKOFF_NS));
                         return Some(Event::AcceptFailed);
                     }
@@ -575,49 +577,4 @@ fn learn(known: &mut Flags, report: epoll::EventFlags) {
         known.clear(Flags::WANT_WRITE);
         known.set(Flags::WRITABLE);
     }
-}
-
-/// No connection can be accepted now, rather than that one is gone.
-fn accept_failed_for_good(errno: Errno) -> bool {
-    use Errno as E;
-    !matches!(
-        errno,
-        E::CONNABORTED
-            | E::INTR
-            | E::PROTO
-            | E::NETDOWN
-            | E::NOPROTOOPT
-            | E::HOSTDOWN
-            | E::NONET
-            | E::HOSTUNREACH
-            | E::OPNOTSUPP
-            | E::NETUNREACH
-            | E::PERM
-            | E::TIMEDOUT
-    )
-}
-
-fn connect_error(errno: Errno) -> ConnError {
-    match errno {
-        Errno::CONNREFUSED => ConnError::Refused,
-        Errno::CONNRESET | Errno::PIPE | Errno::CONNABORTED => ConnError::Reset,
-        _ if is_local(errno) => ConnError::Local,
-        _ => ConnError::Unreachable,
-    }
-}
-
-fn reset_error(errno: Errno) -> ConnError {
-    match errno {
-        Errno::TIMEDOUT | Errno::HOSTUNREACH | Errno::NETUNREACH | Errno::NETDOWN => ConnError::Unreachable,
-        _ if is_local(errno) => ConnError::Local,
-        _ => ConnError::Reset,
-    }
-}
-
-fn is_local(errno: Errno) -> bool {
-    use Errno as E;
-    matches!(
-        errno,
-        E::ADDRNOTAVAIL | E::ADDRINUSE | E::MFILE | E::NFILE | E::NOBUFS | E::NOMEM | E::NOSPC | E::AGAIN
-    )
 }
