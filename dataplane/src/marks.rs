@@ -16,6 +16,7 @@ pub const ALL: &[&str] = &[
     "bytes_after_response",
     "client_fin_aborts",
     "client_fin_allowed",
+    "client_hangup_aborts",
     "client_input_paused",
     "client_send_failed",
     "client_short_write",

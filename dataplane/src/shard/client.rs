@@ -97,7 +97,18 @@ impl<D: Driver> Shard<D> {
         }
     }
 
-    /// The client sent FIN (all its bytes were delivered, or reading is paused).
+    /// The client has sent FIN, behind bytes that were not read yet. If that does not abort its request, those bytes
+    /// count, and the end is told once they were read.
+    pub(super) fn client_hangup(&mut self, token: Token) {
+        let Some(client) = self.clients.get(token) else { return };
+        let settings = client.exchange.as_ref().map_or(&self.current, |ex| &ex.settings);
+        if settings.half_close_abort && client.state != ClientState::Linger {
+            crate::mark!(client_hangup_aborts);
+            self.client_gone(token);
+        }
+    }
+
+    /// The client sent FIN and all its bytes were delivered.
     pub(super) fn client_fin(&mut self, token: Token) {
         let Some(client) = self.clients.get_mut(token) else { return };
         client.fin = true;

@@ -188,7 +188,7 @@ impl<D: Driver> Shard<D> {
                 Kind::Upstream => self.up_eof(token),
             },
             Event::Hangup(token) => match kind_of(token) {
-                Kind::Client => self.client_fin(token),
+                Kind::Client => self.client_hangup(token),
                 // What the engine sent before it closed is still to be read.
                 Kind::Upstream => {}
             },
