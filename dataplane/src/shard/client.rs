@@ -142,17 +142,16 @@ impl<D: Driver> Shard<D> {
     /// The client is gone: its request is cancelled in whatever phase it is.
     pub(super) fn client_gone(&mut self, token: Token) {
         let Some(client) = self.clients.get_mut(token) else { return };
-        let in_request = client.exchange.is_some();
-        if in_request {
+        // An answer that was cut must not look like one that ended, if anybody still reads it.
+        let cut = !client.out.is_empty() || client.exchange.as_ref().is_some_and(|ex| ex.committed());
+        if client.exchange.is_some() {
             if crate::planted!(LostCancel) {
                 client.exchange.as_mut().and_then(|ex| ex.dispatch.as_mut()).map(|d| d.upstream.take());
             }
             self.detach_upstream(token, true);
             self.settle(token, Outcome::ClientGone, 499, None);
         }
-        // An answer that was cut must not look like one that ended, if anybody still reads it.
-        let cut = self.clients.get(token).is_some_and(|client| !client.out.is_empty());
-        self.drop_client(token, true, in_request || cut);
+        self.drop_client(token, true, cut);
     }
 
     pub(super) fn client_writable(&mut self, token: Token) {
