@@ -95,6 +95,10 @@ impl Facts<'_> {
             }
             return Err(format!("{id}: no answer, connection ended by {:?}", conn.end));
         }
+        // A connection refused for its number is not looked at: its HEAD gets a body too.
+        if self.plan.few_connections {
+            return Ok(());
+        }
         if conn.reader.done.len() > conn.plan.requests.len()
             || conn.reader.leftover() > 0
                 && conn.reader.partial().is_none()
@@ -191,8 +195,10 @@ impl Facts<'_> {
         response: &Response,
     ) -> Result<(), String> {
         let settings = &self.plan.settings;
+        let small = settings.buffered_total < 1 << 20;
         if response.status != 408
-            || conn.plan.stall.is_some()
+            || small
+            || conn.stalled_at.is_some()
             || conn.plan.read_gap > 0
             || conn.plan.pipelined
         {
@@ -213,6 +219,11 @@ impl Facts<'_> {
 
     fn sound(&self, conn: &Conn, i: usize, request: &RequestPlan, response: &Response) -> Result<(), String> {
         let status = response.status;
+        // Nobody can tell bytes too many on a connection from the answer to the next request.
+        let misled = self.attempts.iter().any(|a| a.act == Act::Excess) && response.body.is_empty();
+        if status == 200 && misled {
+            return Ok(());
+        }
         if status == 200 {
             return match request.ask {
                 // An engine that answered early had not read that a stream was wanted.
@@ -262,7 +273,7 @@ impl Facts<'_> {
         let last =
             self.attempts_of(&request.id).map(|(_, a)| a.arrived_at).max().unwrap_or(response.first_at);
         let limit = self.plan.settings.timeout_first_token;
-        if conn.plan.stall.is_none() && conn.plan.read_gap == 0 && response.first_at > last + limit + SECOND {
+        if conn.stalled_at.is_none() && conn.plan.read_gap == 0 && response.first_at > last + limit + SECOND {
             let took = (response.first_at - last) / 1_000_000;
             return Err(format!("the first-token timeout came after {took} ms"));
         }
@@ -294,8 +305,7 @@ impl Facts<'_> {
                                 | Act::EndEarly
                                 | Act::BadChunk
                                 | Act::Stall
-                                | Act::ErrorEvent
-                                | Act::HugeEvent
+                                | Act::ErrorEvent | Act::HugeEvent | Act::Early
                         );
                     let rest = &body[at..];
                     if breaking

@@ -487,13 +487,14 @@ fn end_answer(rng: &mut fastrand::Rng, act: Act, chunked: bool, keep: bool, step
         }
         steps.push_back(Step::Send(b"0\r\n\r\n".to_vec()));
     }
-    if act == Act::Excess {
+    if act == Act::Excess && keep {
         if rng.bool() {
             steps.push_back(Step::Wait(rng.u64(..50 * MILLISECOND)));
         }
         steps.push_back(Step::Send(b"HTTP/1.1 200 OK\r\ncontent-length: 0\r\n\r\n".to_vec()));
     }
-    steps.push_back(Step::Done { keep });
+    // After bytes too many, one answer may be mistaken, but not every later one.
+    steps.push_back(Step::Done { keep: keep && act != Act::Excess });
 }
 
 fn plain_answer(
@@ -533,7 +534,7 @@ fn plain_answer(
         }
         match act {
             Act::ResetAfter => steps.extend([Step::Wait(MILLISECOND), Step::Reset]),
-            Act::BadChunk if kind == 1 => steps.extend([Step::Send(b"5\r\nhelloX".to_vec()), Step::Hang]),
+            Act::BadChunk if kind == 1 => steps.extend([Step::Send(b"5;\r\n".to_vec()), Step::Hang]),
             Act::Stall => steps.push_back(Step::Hang),
             // A body that ends with the connection cannot be told from a complete one.
             _ if kind == 2 => {

@@ -109,6 +109,22 @@ impl Ask {
         matches!(self, Ask::Stream { .. } | Ask::Plain | Ask::Embeddings)
     }
 
+    /// A body follows its head.
+    pub fn has_body(self) -> bool {
+        let bodiless = [
+            Ask::Models,
+            Ask::HeadModels,
+            Ask::Preflight,
+            Ask::UnknownPath,
+            Ask::WrongMethod,
+            Ask::MalformedHead,
+            Ask::HugeHead,
+            Ask::HalfHead,
+            Ask::Gzip,
+        ];
+        !bodiless.contains(&self)
+    }
+
     /// The connection cannot go on after it.
     pub fn closes(self) -> bool {
         matches!(
@@ -247,13 +263,13 @@ fn draw_conn(
             75..80 => Ask::Embeddings,
             _ => LOCAL[rng.usize(..LOCAL.len())],
         };
-        let http10 = pct(rng, 4);
+        let http10 = ask != Ask::BadChunk && pct(rng, 4);
         let close = pct(rng, 8);
         requests.push(RequestPlan {
             id: format!("c{client}k{conn}r{n}"),
             ask,
             chunked: !http10 && (ask == Ask::BadChunk || pct(rng, 25)),
-            expect: !http10 && pct(rng, 10),
+            expect: !http10 && ask.has_body() && pct(rng, 10),
             pad: if pct(rng, 30) { rng.usize(..19_000) } else { rng.usize(..200) },
             http10,
             close,
