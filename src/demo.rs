@@ -19,11 +19,14 @@ pub fn main(once: bool) -> Result<(), Failure> {
     let engines = (0..ENGINES).map(|_| start_engine()).collect::<Result<Vec<_>, _>>()?;
     let mut yaml = String::from(
         "listen: 127.0.0.1:0\nhealth_listen: 127.0.0.1:0\nauth: { required: false }\nlog: { level: warn }\n\
+         limits: { max_connections: 1024 }\n\
          router: { policy: least_outstanding }\nendpoints:\n",
     );
     for (i, engine) in engines.iter().enumerate() {
         let address = engine.local_addr();
-        yaml.push_str(&format!("  - {{ id: sim-{i}, model: {MODEL}, url: \"http://{address}\", engine: sim }}\n"));
+        yaml.push_str(&format!(
+            "  - {{ id: sim-{i}, model: {MODEL}, url: \"http://{address}\", engine: sim }}\n"
+        ));
     }
     let loaded = Config::parse("demo", &yaml, []).map_err(Failure::run)?;
     let mut signals = stop_signals().map_err(Failure::run)?;
@@ -67,7 +70,7 @@ struct Said {
 /// Asks for a streamed chat and prints its text as it arrives.
 fn chat(gateway: SocketAddr) -> io::Result<Said> {
     let body = format!(
-        "{{\"model\":\"{MODEL}\",\"stream\":true,\"messages\":[{{\"role\":\"user\",\"content\":\"Say something.\"}}]}}"
+        "{{\"model\":\"{MODEL}\",\"stream\":true,\"messages\":[{{\"role\":\"user\",\"content\":\"Count for me. [[token]]\"}}]}}"
     );
     let mut stream = TcpStream::connect(gateway)?;
     stream.set_read_timeout(Some(Duration::from_secs(10)))?;

@@ -3,7 +3,7 @@
 use crate::{DriverArg, Failure, ServerArgs};
 use llmgw_controlplane::config::{Config, DriverChoice, Loaded};
 use llmgw_controlplane::runtime::{ControlPlane, Parts};
-use llmgw_dataplane::driver::epoll::{EpollDriver, EpollSocket};
+use llmgw_dataplane::driver::epoll::{EpollDriver, Socket};
 use llmgw_dataplane::driver::listen;
 use llmgw_dataplane::shard::Shard;
 use llmgw_dataplane::shared::{Shared, Stop, record_ring};
@@ -84,7 +84,7 @@ pub struct Server {
     address: SocketAddr,
     control: ControlPlane,
     shards: Vec<JoinHandle<()>>,
-    shared: Arc<Shared<EpollSocket>>,
+    shared: Arc<Shared<Socket>>,
 }
 
 impl Server {
@@ -101,19 +101,22 @@ impl Server {
         warnings.extend(limits.message);
 
         let mut address = config.listen;
-        let mut drivers = Vec::with_capacity(count);
+        let mut listeners = Vec::with_capacity(count);
         for _ in 0..count {
             let listener = listen::bind(address, BACKLOG, true).map_err(Failure::run)?;
             // With port 0 the first shard's port is everyone's.
             address = listen::local_addr(&listener).map_err(Failure::run)?;
-            drivers.push(EpollDriver::new(vec![listener]).map_err(Failure::run)?);
+            listeners.push(listener);
         }
         let (producers, consumers) = (0..count).map(|_| record_ring()).unzip::<_, _, Vec<_>, Vec<_>>();
-        let parts = Parts { config, warnings, path: path.map(Into::into), consumers, max_connections: limits.max_connections };
+        let (path, max_connections) = (path.map(Into::into), limits.max_connections);
+        let parts = Parts { config, warnings, path, consumers, max_connections };
         let (control, shared) = ControlPlane::start(parts).map_err(Failure::run)?;
         let cpus = pinning(count);
         let mut shards = Vec::with_capacity(count);
-        for (id, (driver, records)) in drivers.into_iter().zip(producers).enumerate() {
+        let (ready, started) = std::sync::mpsc::channel();
+        for (id, (listener, records)) in listeners.into_iter().zip(producers).enumerate() {
+            let ready = ready.clone();
             let shared = Arc::clone(&shared);
             let (cpu, seed) = (cpus.get(id).copied(), seed(id));
             let thread = Builder::new().name(format!("llmgw-shard-{id}")).spawn(move || {
@@ -123,9 +126,22 @@ impl Server {
                     // Unpinned is slower, not wrong.
                     let _ = sched_setaffinity(None, &set);
                 }
-                Shard::new(id, driver, shared, records, seed).run();
+                // A driver belongs to the thread that made it.
+                let driver = match EpollDriver::new(vec![listener]) {
+                    Ok(driver) => driver,
+                    Err(error) => return drop(ready.send(Err(error))),
+                };
+                let shard = Shard::new(id, driver, shared, records, seed);
+                let _ = ready.send(Ok(()));
+                // The starter waits until every sender is gone.
+                drop(ready);
+                shard.run();
             });
             shards.push(thread.map_err(Failure::run)?);
+        }
+        drop(ready);
+        for result in started {
+            result.map_err(|error| Failure::run(format!("a shard could not start: {error}")))?;
         }
         tracing::info!(listen = %address, health = %control.health_address(), shards = count, driver = "epoll", "serving");
         Ok(Server { address, control, shards, shared })
