@@ -114,9 +114,9 @@ impl Conn {
             marks.push((start, body, wire.len()));
         }
         let mut plan = plan;
-        // The request is sent well within the total timeout.
-        let pieces = 20 * SECOND / plan.piece_gap.max(1);
-        plan.piece = plan.piece.max(wire.len() / usize::try_from(pieces).unwrap_or(usize::MAX));
+        // The request is sent well within every timeout.
+        let pieces = 7 * SECOND / plan.piece_gap.max(1);
+        plan.piece = plan.piece.max(wire.len().div_ceil(usize::try_from(pieces).unwrap_or(usize::MAX)));
         Conn {
             peer: world.connect(ip, GATEWAY),
             plan,
@@ -286,7 +286,7 @@ impl Conn {
             {
                 self.sent_at.push(now);
             }
-            if self.plan.piece_gap > 0 {
+            if self.plan.piece_gap > 0 && self.sent == to {
                 self.write_again = now + self.plan.piece_gap;
             }
         }

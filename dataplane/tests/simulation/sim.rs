@@ -6,7 +6,7 @@ use crate::engine::{EngineConn, Engines};
 use crate::plan::Plan;
 use llmgw_dataplane::driver::MAX_LATE_BYTES;
 use llmgw_dataplane::driver::sim::{DriverId, PeerId, SimDriver, Socket, World};
-use llmgw_dataplane::record::Record;
+use llmgw_dataplane::record::{Outcome, Record};
 use llmgw_dataplane::shard::Shard;
 use llmgw_dataplane::shared::{RecordConsumer, Shared, Stop, record_ring};
 use llmgw_routing::budget::RetryBudget;
@@ -45,6 +45,8 @@ struct Seat {
     driver: DriverId,
     records: RecordConsumer,
     alive: bool,
+    /// It did something in its last turn, so the deadline it named then is old.
+    worked: bool,
 }
 
 struct Sim {
@@ -128,7 +130,7 @@ impl Sim {
                 let driver_id = driver.id();
                 let (producer, records) = record_ring();
                 let shard = Shard::new(id, driver, Arc::clone(&shared), producer, plan.seed + id as u64);
-                Seat { shard, driver: driver_id, records, alive: true }
+                Seat { shard, driver: driver_id, records, alive: true, worked: false }
             })
             .collect();
         let mut rng = fastrand::Rng::with_seed(plan.seed ^ 0xabcd);
@@ -212,10 +214,11 @@ impl Sim {
             let now = self.world.now();
             let due = self.world.deadline(seat.driver).is_some_and(|at| at <= now);
             let ready = self.world.ready(seat.driver);
-            if !due && !ready && self.rng.u8(..32) > 0 {
+            if !due && !ready && !seat.worked && self.rng.u8(..32) > 0 {
                 continue;
             }
-            worked |= due || ready;
+            worked |= due || ready || seat.worked;
+            seat.worked = due || ready;
             self.turns += 1;
             if self.turns > TURNS_MAX {
                 return Err("a shard turns and turns without the clock moving".to_owned());
@@ -355,7 +358,11 @@ impl Sim {
                 let open = !self.world.hung_up(self.engines.conns[attempt.conn].peer);
                 // The end of the framing of an answer that is complete may still be awaited.
                 let unanswered = &conn.plan.requests[conn.reader.done.len().min(conn.plan.requests.len())..];
-                if open && unanswered.iter().any(|r| r.id == attempt.request) {
+                let settled = |id: &str| {
+                    let done = |r: &Record| r.request_id.as_str() == id && r.outcome == Outcome::Completed;
+                    self.records.iter().any(done)
+                };
+                if open && unanswered.iter().any(|r| r.id == attempt.request) && !settled(&attempt.request) {
                     return Err(format!(
                         "{}: the engine still works for a client that left",
                         attempt.request

@@ -79,11 +79,14 @@ impl Weather {
     /// Weather drawn from a generator: from calm to single bytes through a tiny window.
     pub fn draw(rng: &mut fastrand::Rng) -> Self {
         let pick = |rng: &mut fastrand::Rng, of: &[usize]| of[rng.usize(..of.len())];
+        let read_max = pick(rng, &[1, 7, 100, 4096, 32 * 1024, 32 * 1024]);
+        let window = pick(rng, &[512, 4 * 1024, 16 * 1024, 64 * 1024, 256 * 1024]);
         Weather {
-            window: pick(rng, &[512, 4 * 1024, 16 * 1024, 64 * 1024, 256 * 1024]),
+            // Single bytes through a wide window would only take long.
+            window: window.min(read_max * 4096),
             delay_max: MILLISECOND * u64::from([0u8, 1, 2, 4][rng.usize(..4)]) + 1,
             segment_max: pick(rng, &[1, 3, 17, 200, 1500, 16 * 1024, 64 * 1024]),
-            read_max: pick(rng, &[1, 7, 100, 4096, 32 * 1024, 32 * 1024]),
+            read_max,
             short_write: [0, 16, 64, 200][rng.usize(..4)],
             late: [0, 128, 255][rng.usize(..3)],
             reset_drops: [0, 128, 255][rng.usize(..3)],
