@@ -69,9 +69,8 @@ struct Said {
 
 /// Asks for a streamed chat and prints its text as it arrives.
 fn chat(gateway: SocketAddr) -> io::Result<Said> {
-    let body = format!(
-        "{{\"model\":\"{MODEL}\",\"stream\":true,\"messages\":[{{\"role\":\"user\",\"content\":\"Count for me. [[token]]\"}}]}}"
-    );
+    let messages = r#"[{"role":"user","content":"Count for me. [[token]]"}]"#;
+    let body = format!(r#"{{"model":"{MODEL}","stream":true,"messages":{messages}}}"#);
     let mut stream = TcpStream::connect(gateway)?;
     stream.set_read_timeout(Some(Duration::from_secs(10)))?;
     write!(

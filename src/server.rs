@@ -143,7 +143,8 @@ impl Server {
         for result in started {
             result.map_err(|error| Failure::run(format!("a shard could not start: {error}")))?;
         }
-        tracing::info!(listen = %address, health = %control.health_address(), shards = count, driver = "epoll", "serving");
+        let health = control.health_address();
+        tracing::info!(listen = %address, %health, shards = count, driver = "epoll", "serving");
         Ok(Server { address, control, shards, shared })
     }
 

@@ -53,8 +53,21 @@ const INVALID: &str = "invalid_request_error";
 const SERVER: &str = "server_error";
 
 impl ApiError {
-    fn new(status: u16, kind: &'static str, code: Option<&'static str>, message: impl Into<Cow<'static, str>>) -> Self {
-        ApiError { status, kind, code, param: None, message: message.into(), retry_after_s: None, allow: None }
+    fn new(
+        status: u16,
+        kind: &'static str,
+        code: Option<&'static str>,
+        message: impl Into<Cow<'static, str>>,
+    ) -> Self {
+        ApiError {
+            status,
+            kind,
+            code,
+            param: None,
+            message: message.into(),
+            retry_after_s: None,
+            allow: None,
+        }
     }
 
     /// 400 (or the status a parser names) for a malformed request.
@@ -86,7 +99,8 @@ impl ApiError {
 
     /// 404 for a model that nothing names.
     pub fn model_not_found(model: &str) -> Self {
-        let message = format!("The model `{}` does not exist; GET /v1/models lists those that do", clip(model));
+        let message =
+            format!("The model `{}` does not exist; GET /v1/models lists those that do", clip(model));
         ApiError { param: Some("model".into()), ..Self::new(404, INVALID, Some("model_not_found"), message) }
     }
 

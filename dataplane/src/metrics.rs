@@ -63,7 +63,8 @@ impl Histogram {
 
 /// Statuses that are counted by name; everything else counts as `other`.
 pub const STATUSES: [u16; 22] = [
-    200, 204, 400, 401, 403, 404, 405, 408, 409, 413, 414, 415, 417, 422, 429, 431, 499, 500, 501, 502, 503, 504,
+    200, 204, 400, 401, 403, 404, 405, 408, 409, 413, 414, 415, 417, 422, 429, 431, 499, 500, 501, 502, 503,
+    504,
 ];
 
 /// Requests of one (model, pool) on one shard.
@@ -192,7 +193,10 @@ impl SeriesRegistry {
     }
 
     /// All series, summed by the caller; those for which `keep` is false are forgotten.
-    pub fn collect(&self, mut keep: impl FnMut(SeriesId) -> bool) -> Vec<(SeriesId, usize, Arc<SeriesStats>)> {
+    pub fn collect(
+        &self,
+        mut keep: impl FnMut(SeriesId) -> bool,
+    ) -> Vec<(SeriesId, usize, Arc<SeriesStats>)> {
         let mut map = self.0.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
         map.retain(|(series, _), _| keep(*series));
         map.iter().map(|((series, shard), stats)| (*series, *shard, Arc::clone(stats))).collect()

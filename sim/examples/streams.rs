@@ -3,16 +3,22 @@
 //!
 //! ```text
 //! cargo build --release -p llmgw-sim --examples
-//! taskset -c 0 target/release/examples/engine --listen 127.0.0.1:9001 --model m --ttft 0ms --itl 200ms --itl-growth 0 \
-//!     --max-seqs 10000 --kv-blocks 200000 &
-//! taskset -c 1 target/release/examples/streams --addr 127.0.0.1:9001 --streams 10000 --tokens 100 --itl-ms 200 --pid $!
+//! taskset -c 0 target/release/examples/engine --listen 127.0.0.1:9001 --model m --ttft 0ms --itl 200ms
+//! --itl-growth 0 \     --max-seqs 10000 --kv-blocks 200000 &
+//! taskset -c 1 target/release/examples/streams --addr 127.0.0.1:9001 --streams 10000 --tokens 100 --itl-ms
+//! 200 --pid $!
 //! ```
-//!
-//! Measured on a busy two-core virtual machine, `--tokens 75 --ramp 2500`: 49,999 tokens/s while all 10,000 streams were
-//! open, lateness p50 0.6 ms, p99 12 ms, p99.9 18 ms, the engine at 49 % of a core (a sixth of it user time) and 131 MB.
-//!
-//! Every token of every stream is checked. Lateness is how long after `first token + i * itl` token `i` is read here, so
-//! it contains this client's own delay.
+//
+//!//
+//!//!//!
+//! Measured on a busy two-core virtual machine, `--tokens 75 --ramp 2500`: 49,999 tokens/s while all 10,000
+//! streams were
+//! open, lateness p50 0.6 ms, p99 12 ms, p99.9 18 ms, the engine at 49 % of a core (a sixth of it user time)
+//! and 131 MB.
+//
+//!//!
+//! Every token of every stream is checked. Lateness is how long after `first token + i * itl` token `i` is
+//! read here, so it contains this client's own delay.
 #![allow(clippy::print_stdout, clippy::disallowed_methods)] // a tool that measures and prints
 
 use std::cell::RefCell;

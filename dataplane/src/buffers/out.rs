@@ -28,7 +28,12 @@ impl OutBuf {
 
     /// Sends what can be sent now and keeps the rest. Order is kept: with unsent bytes waiting, new ones queue.
     /// Returns bytes handed to the socket.
-    pub fn write<D: Driver>(&mut self, driver: &mut D, token: Token, bufs: &[IoSlice<'_>]) -> Result<usize, SendError> {
+    pub fn write<D: Driver>(
+        &mut self,
+        driver: &mut D,
+        token: Token,
+        bufs: &[IoSlice<'_>],
+    ) -> Result<usize, SendError> {
         let total: usize = bufs.iter().map(|b| b.len()).sum();
         let mut skip = 0;
         if self.is_empty() {

@@ -1,7 +1,8 @@
 //! The two clocks of a driver, read once a wake-up.
 //!
 //! The monotonic clock is read at every [`Clock::tick`]; Unix time is that reading plus an offset, which is measured
-//! again every [`WALL_REFRESH_NS`], so that a step of the system clock is seen soon and costs no second reading each time.
+//! again every [`WALL_REFRESH_NS`], so that a step of the system clock is seen soon and costs no second
+//! reading each time.
 
 use llmgw_routing::{MILLISECOND, Nanos, SECOND};
 use rustix::time::{ClockId, Timespec, clock_gettime};

@@ -10,7 +10,8 @@ use std::fmt;
 /// Index just after the head's empty line, or `None` while `buf` holds no complete head.
 ///
 /// `from` is how many bytes an earlier call has already searched (0 at first), so that a head that arrives byte by byte
-/// costs linear time. One empty line before the head is skipped (RFC 9112, 2.2); a second one ends the "head", which the
+/// costs linear time. One empty line before the head is skipped (RFC 9112, 2.2); a second one ends the
+/// "head", which the
 /// parser then refuses. So does a bare LF: the index after it is returned and [`crate::http1::parse_request`] says why.
 pub fn find_head_end(buf: &[u8], from: usize) -> Option<usize> {
     for offset in memchr_iter(b'\n', buf.get(from..)?) {

@@ -113,7 +113,9 @@ impl<D: Driver> Shard<D> {
         let Some(client) = self.clients.get_mut(token) else { return };
         client.fin = true;
         match client.state {
-            ClientState::Idle | ClientState::Head | ClientState::Body if client.starved || !client.out.is_empty() => {
+            ClientState::Idle | ClientState::Head | ClientState::Body
+                if client.starved || !client.out.is_empty() =>
+            {
                 // Without an exchange there is still the end of the last answer to send.
                 let settings = client.exchange.as_ref().map_or(&self.current, |ex| &ex.settings);
                 let abort = settings.half_close_abort;
@@ -294,8 +296,8 @@ impl<D: Driver> Shard<D> {
         }
         let defaults = Arc::clone(&self.current);
         let settings = client.exchange.as_ref().map_or(&defaults, |ex| &ex.settings);
-        let stalled = !client.out.is_empty()
-            && client.out_since.saturating_add(settings.timeout_between_tokens) <= now;
+        let stalled =
+            !client.out.is_empty() && client.out_since.saturating_add(settings.timeout_between_tokens) <= now;
         if stalled {
             crate::mark!(client_stalled);
             self.stats().timeout_client.add(1);
@@ -340,7 +342,10 @@ impl<D: Driver> Shard<D> {
             && due(started, settings.timeout_connect)
         {
             self.connect_timed_out(token);
-        } else if dispatch.connecting.is_none() && ex.first_byte.is_none() && due(dispatch.sent, settings.timeout_first_token) {
+        } else if dispatch.connecting.is_none()
+            && ex.first_byte.is_none()
+            && due(dispatch.sent, settings.timeout_first_token)
+        {
             self.exchange_timeout(token, Phase::FirstToken);
         } else if ex.first_byte.is_some() && !paused && due(ex.last_byte, settings.timeout_between_tokens) {
             self.exchange_timeout(token, Phase::BetweenTokens);

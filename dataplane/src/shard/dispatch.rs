@@ -31,9 +31,12 @@ impl<D: Driver> Shard<D> {
             return;
         };
         let now = self.now;
-        let Some(ex) = self.clients.get_mut(token).and_then(|client| client.exchange.as_mut()) else { return };
+        let Some(ex) = self.clients.get_mut(token).and_then(|client| client.exchange.as_mut()) else {
+            return;
+        };
         let generation = matches!(ex.surface, Surface::Chat | Surface::Completions);
-        let inject = generation && fields.stream && ex.settings.inject_usage && fields.usage == UsageAsk::NotAsked;
+        let inject =
+            generation && fields.stream && ex.settings.inject_usage && fields.usage == UsageAsk::NotAsked;
         let edits = if inject { inject_usage(fields, &ex.body.bytes) } else { Edits::default() };
         let mut prefix = SmallVec::new();
         if model.profile.needs_prefix() {
@@ -113,7 +116,9 @@ impl<D: Driver> Shard<D> {
 
     fn attach(&mut self, token: Token, up: Token, connecting: Option<Nanos>) {
         let now = self.now;
-        let Some(ex) = self.clients.get_mut(token).and_then(|client| client.exchange.as_mut()) else { return };
+        let Some(ex) = self.clients.get_mut(token).and_then(|client| client.exchange.as_mut()) else {
+            return;
+        };
         ex.reply = Reply::None;
         ex.first_byte = None;
         let Some(dispatch) = &mut ex.dispatch else { return };
@@ -127,7 +132,9 @@ impl<D: Driver> Shard<D> {
         let Some(up) = self.ups.get_mut(up_token) else { return };
         let Some(token) = up.client else { return };
         up.state = UpState::Busy;
-        let Some(ex) = self.clients.get_mut(token).and_then(|client| client.exchange.as_mut()) else { return };
+        let Some(ex) = self.clients.get_mut(token).and_then(|client| client.exchange.as_mut()) else {
+            return;
+        };
         let Some(dispatch) = &mut ex.dispatch else { return };
         dispatch.connecting = None;
         dispatch.sent = now;
@@ -166,7 +173,9 @@ impl<D: Driver> Shard<D> {
                 up.request = Vec::new();
                 return;
             }
-            let Some(ex) = self.clients.get(token).and_then(|client| client.exchange.as_ref()) else { return };
+            let Some(ex) = self.clients.get(token).and_then(|client| client.exchange.as_ref()) else {
+                return;
+            };
             let Some(dispatch) = &ex.dispatch else { return };
             let mut skip = up.sent;
             let mut pieces: SmallVec<[IoSlice<'_>; PIECES]> = SmallVec::new();
@@ -240,7 +249,9 @@ impl<D: Driver> Shard<D> {
     pub(super) fn try_failed(&mut self, token: Token, failure: Failure) {
         self.detach_upstream(token, false);
         let (now, loads) = (self.now, Arc::clone(&self.shared.loads));
-        let Some(ex) = self.clients.get_mut(token).and_then(|client| client.exchange.as_mut()) else { return };
+        let Some(ex) = self.clients.get_mut(token).and_then(|client| client.exchange.as_mut()) else {
+            return;
+        };
         ex.reply = Reply::None;
         let settings = Arc::clone(&ex.settings);
         let Some(dispatch) = &mut ex.dispatch else { return };
@@ -294,7 +305,11 @@ impl<D: Driver> Shard<D> {
         self.detach_upstream(token, false);
         let Some(ex) = self.clients.get(token).and_then(|client| client.exchange.as_ref()) else { return };
         let error = ApiError::upstream_timeout(phase);
-        if ex.committed() { self.break_stream(token, &error, Outcome::Broken) } else { self.reject(token, &error) }
+        if ex.committed() {
+            self.break_stream(token, &error, Outcome::Broken)
+        } else {
+            self.reject(token, &error)
+        }
     }
 
     /// Takes the upstream connection off the exchange, giving its in-flight count back.
@@ -333,7 +348,10 @@ impl<D: Driver> Shard<D> {
         let Some(up) = self.ups.get_mut(up_token) else { return };
         up.client = None;
         let sendable = up.keep_alive && up.request_sent();
-        if sendable && matches!(up.reader, UpReader::Sized(_) | UpReader::Chunked(_)) && !crate::planted!(EarlyReuse) {
+        if sendable
+            && matches!(up.reader, UpReader::Sized(_) | UpReader::Chunked(_))
+            && !crate::planted!(EarlyReuse)
+        {
             // The client has its answer; the end of the framing is worth a moment's wait.
             crate::mark!(upstream_tail);
             up.state = UpState::Tail;
@@ -384,10 +402,13 @@ impl<D: Driver> Shard<D> {
 fn unavailable(none: NoEndpoint, now: Nanos) -> ApiError {
     match none {
         NoEndpoint::Unavailable { retry_at, busy } => {
-            let message = if busy { "Every engine of this model is busy" } else { "No engine of this model is up" };
+            let message =
+                if busy { "Every engine of this model is busy" } else { "No engine of this model is up" };
             ApiError::no_capacity(message, retry_at.saturating_sub(now))
         }
         NoEndpoint::Unserved => ApiError::no_capacity("No engine serves this model now", SECOND),
-        NoEndpoint::AllExcluded => ApiError::no_capacity("No engine of this model could take the request", SECOND),
+        NoEndpoint::AllExcluded => {
+            ApiError::no_capacity("No engine of this model could take the request", SECOND)
+        }
     }
 }

@@ -12,7 +12,8 @@ use std::io::IoSlice;
 use std::sync::Arc;
 
 const GENERATION_PATHS: [&str; 3] = ["/v1/chat/completions", "/v1/completions", "/v1/embeddings"];
-const EXPOSED: &[u8] = b"x-request-id, x-llmgw-served-model, x-llmgw-queue-ms, x-llmgw-replica, x-llmgw-pool, \
+const EXPOSED: &[u8] =
+    b"x-request-id, x-llmgw-served-model, x-llmgw-queue-ms, x-llmgw-replica, x-llmgw-pool, \
       x-llmgw-route-reason, x-llmgw-attempts, retry-after";
 
 impl<D: Driver> Shard<D> {
@@ -89,7 +90,14 @@ impl<D: Driver> Shard<D> {
     }
 
     fn answer_json(&mut self, token: Token, status: u16, body: &[u8], head_only: bool) {
-        self.answer(token, status, b"content-type: application/json\r\n", Some(body), !head_only, Outcome::Completed);
+        self.answer(
+            token,
+            status,
+            b"content-type: application/json\r\n",
+            Some(body),
+            !head_only,
+            Outcome::Completed,
+        );
     }
 
     /// Rejects and keeps the connection if the client does.

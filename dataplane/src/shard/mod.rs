@@ -105,10 +105,17 @@ pub struct Shard<D: Driver> {
 
 impl<D: Driver> Shard<D> {
     /// Builds a shard over a driver whose listeners are bound. `seed` feeds request ids and tie-breaking.
-    pub fn new(id: usize, driver: D, shared: Arc<Shared<D::Socket>>, records: RecordProducer, seed: u64) -> Self {
+    pub fn new(
+        id: usize,
+        driver: D,
+        shared: Arc<Shared<D::Socket>>,
+        records: RecordProducer,
+        seed: u64,
+    ) -> Self {
         let _ = shared.seats[id].bell.set(driver.bell());
         let mut snapshot = Cache::new(Arc::clone(&shared.snapshot));
-        let (seen_version, current) = (snapshot.load().version, Arc::new((*snapshot.load().settings).clone()));
+        let (seen_version, current) =
+            (snapshot.load().version, Arc::new((*snapshot.load().settings).clone()));
         let now = driver.now();
         Shard {
             id,
@@ -264,7 +271,9 @@ impl<D: Driver> Shard<D> {
     }
 
     fn unsent(&self) -> usize {
-        let of = |token: &Token| self.clients.get(*token).map_or(0, |client| client.out.len() + client.input.len());
+        let of = |token: &Token| {
+            self.clients.get(*token).map_or(0, |client| client.out.len() + client.input.len())
+        };
         self.clients.tokens().iter().map(of).max().unwrap_or(0)
     }
 

@@ -37,7 +37,8 @@ impl<D: Driver> Shard<D> {
             return;
         }
         let content_type = head.headers.get("content-type").unwrap_or_default();
-        let streamed = content_type.get(..17).is_some_and(|kind| kind.eq_ignore_ascii_case(b"text/event-stream"));
+        let streamed =
+            content_type.get(..17).is_some_and(|kind| kind.eq_ignore_ascii_case(b"text/event-stream"));
         let open_ended = if ex.http11 { ClientFraming::Chunked } else { ClientFraming::Close };
         let framing = match head.body {
             ResponseBody::None | ResponseBody::Sized(_) if !streamed => ClientFraming::Sized,
@@ -48,7 +49,9 @@ impl<D: Driver> Shard<D> {
         put_passing_headers(&mut out, head, false);
         match (framing, head.body) {
             (ClientFraming::Chunked, _) => out.extend_from_slice(b"transfer-encoding: chunked\r\n"),
-            (ClientFraming::Sized, ResponseBody::Sized(size)) => put_header_u64(&mut out, "content-length", size),
+            (ClientFraming::Sized, ResponseBody::Sized(size)) => {
+                put_header_u64(&mut out, "content-length", size)
+            }
             _ => {}
         }
         if streamed {
@@ -65,8 +68,14 @@ impl<D: Driver> Shard<D> {
             let withhold = ex.dispatch.as_ref().is_some_and(|dispatch| dispatch.withhold_usage);
             Reply::Stream(StreamReply::new(head.status, out, framing, withhold))
         } else {
-            let json = content_type.get(..16).is_some_and(|kind| kind.eq_ignore_ascii_case(b"application/json"));
-            Reply::Plain(PlainReply { status: head.status, head: Some(out), framing, skim: json.then(UsageSkim::new) })
+            let json =
+                content_type.get(..16).is_some_and(|kind| kind.eq_ignore_ascii_case(b"application/json"));
+            Reply::Plain(PlainReply {
+                status: head.status,
+                head: Some(out),
+                framing,
+                skim: json.then(UsageSkim::new),
+            })
         };
         self.arm_client(token);
     }
@@ -141,12 +150,16 @@ impl<D: Driver> Shard<D> {
     /// Sends body bytes, with the head before them if it is still held, and the end of the framing after them if
     /// `end`. From the first call on the request is committed.
     fn emit(&mut self, token: Token, payload: &[u8], end: bool) -> bool {
-        let Some(ex) = self.clients.get_mut(token).and_then(|client| client.exchange.as_mut()) else { return false };
+        let Some(ex) = self.clients.get_mut(token).and_then(|client| client.exchange.as_mut()) else {
+            return false;
+        };
         if !ex.committed() {
             ex.status = ex.reply.status();
             self.release_body(token);
         }
-        let Some(ex) = self.clients.get_mut(token).and_then(|client| client.exchange.as_mut()) else { return false };
+        let Some(ex) = self.clients.get_mut(token).and_then(|client| client.exchange.as_mut()) else {
+            return false;
+        };
         let (framing, head) = ex.reply.take_head();
         let head = head.unwrap_or_default();
         let size = ChunkStart::new(payload.len().max(1));
@@ -171,7 +184,9 @@ impl<D: Driver> Shard<D> {
 
     /// Nothing is retried any more: the body's memory is free, unless its end is still on its way to the engine.
     fn release_body(&mut self, token: Token) {
-        let Some(ex) = self.clients.get_mut(token).and_then(|client| client.exchange.as_mut()) else { return };
+        let Some(ex) = self.clients.get_mut(token).and_then(|client| client.exchange.as_mut()) else {
+            return;
+        };
         let upstream = ex.dispatch.as_ref().and_then(|dispatch| dispatch.upstream);
         if let Some(up) = upstream.and_then(|up| self.ups.get_mut(up))
             && !up.request_sent()
@@ -195,7 +210,8 @@ impl<D: Driver> Shard<D> {
             return;
         }
         self.release_upstream(token);
-        let keep_alive = self.clients.get(token).and_then(|c| c.exchange.as_ref()).is_some_and(|ex| ex.keep_alive);
+        let keep_alive =
+            self.clients.get(token).and_then(|c| c.exchange.as_ref()).is_some_and(|ex| ex.keep_alive);
         if failed {
             self.settle(token, Outcome::Broken, 502, Some("the engine sent an error event"));
             self.response_done(token, false);
@@ -207,7 +223,9 @@ impl<D: Driver> Shard<D> {
 
     /// The engine's body is complete.
     pub(super) fn reply_end(&mut self, token: Token) {
-        let Some(ex) = self.clients.get_mut(token).and_then(|client| client.exchange.as_mut()) else { return };
+        let Some(ex) = self.clients.get_mut(token).and_then(|client| client.exchange.as_mut()) else {
+            return;
+        };
         let ex = &mut **ex;
         match &mut ex.reply {
             Reply::None => {}
@@ -240,7 +258,9 @@ impl<D: Driver> Shard<D> {
 
     /// The engine failed inside its body.
     pub(super) fn reply_broken(&mut self, token: Token, failure: Failure) {
-        let Some(ex) = self.clients.get_mut(token).and_then(|client| client.exchange.as_mut()) else { return };
+        let Some(ex) = self.clients.get_mut(token).and_then(|client| client.exchange.as_mut()) else {
+            return;
+        };
         match &ex.reply {
             Reply::Error { .. } => self.answer_engine_error(token),
             Reply::Stream(stream) if stream.failed => self.stream_done(token),
@@ -281,8 +301,12 @@ impl<D: Driver> Shard<D> {
 
     /// An engine's error in OpenAI's shape, status kept.
     fn answer_engine_error(&mut self, token: Token) {
-        let Some(ex) = self.clients.get_mut(token).and_then(|client| client.exchange.as_mut()) else { return };
-        let Reply::Error { status, headers, body } = std::mem::replace(&mut ex.reply, Reply::None) else { return };
+        let Some(ex) = self.clients.get_mut(token).and_then(|client| client.exchange.as_mut()) else {
+            return;
+        };
+        let Reply::Error { status, headers, body } = std::mem::replace(&mut ex.reply, Reply::None) else {
+            return;
+        };
         crate::mark!(engine_error);
         let endpoint = ex.dispatch.as_ref().and_then(|dispatch| dispatch.endpoint.clone());
         let address = endpoint.as_ref().map(|endpoint| endpoint.address.to_string()).unwrap_or_default();
@@ -298,7 +322,8 @@ impl<D: Driver> Shard<D> {
 /// The engine's own header lines that go on to the client.
 fn put_passing_headers(out: &mut Vec<u8>, head: &ResponseHead<'_>, error: bool) {
     for (name, value) in head.headers.iter() {
-        let rewritten = error && (name.eq_ignore_ascii_case("content-type") || name.eq_ignore_ascii_case("content-encoding"));
+        let rewritten = error
+            && (name.eq_ignore_ascii_case("content-type") || name.eq_ignore_ascii_case("content-encoding"));
         if forward_response_header(name) && !head.connection.contains(name) && !rewritten {
             put_header(out, name, value);
         }

@@ -8,7 +8,13 @@ use std::sync::Arc;
 
 impl<D: Driver> Shard<D> {
     /// Ends the current exchange of a client. Its upstream connection must have been detached already.
-    pub(super) fn settle(&mut self, token: Token, outcome: Outcome, status: u16, detail: Option<&'static str>) {
+    pub(super) fn settle(
+        &mut self,
+        token: Token,
+        outcome: Outcome,
+        status: u16,
+        detail: Option<&'static str>,
+    ) {
         let Some(client) = self.clients.get_mut(token) else { return };
         let peer = client.peer;
         let Some(mut ex) = client.exchange.take() else {
@@ -82,6 +88,7 @@ impl<D: Driver> Shard<D> {
     /// Forgets series that the current snapshot no longer has.
     pub(super) fn prune_series(&mut self) {
         let snapshot = self.snapshot.load();
-        self.series.retain(|id, _| *id == 0 || snapshot.endpoints.iter().any(|endpoint| endpoint.series == *id));
+        self.series
+            .retain(|id, _| *id == 0 || snapshot.endpoints.iter().any(|endpoint| endpoint.series == *id));
     }
 }

@@ -1,7 +1,7 @@
 //! Splits an event stream into complete raw events, without copying those that lie whole in the input.
 //!
-//! An event ends with a blank line; lines end with CRLF, LF or CR, mixed at will. A blank line with nothing before it is
-//! an event of its own. A CR that may be the first half of a CRLF is ambiguous at the end of the input:
+//! An event ends with a blank line; lines end with CRLF, LF or CR, mixed at will. A blank line with nothing
+//! before it is an event of its own. A CR that may be the first half of a CRLF is ambiguous at the end of the input:
 //!
 //! * on a blank line after a line that ended with a bare CR, the CR is the stream's line end and completes the event at
 //!   once; an LF right after it counts as one more blank line, an event of its own that means nothing to a reader;

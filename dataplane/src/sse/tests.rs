@@ -220,7 +220,11 @@ fn lines(text: &[u8]) -> Vec<Vec<u8>> {
 
 proptest! {
     #[test]
-    fn splits_change_nothing(input in stream(), mut cuts in proptest::collection::vec(0usize..200, 0..8), finish: bool) {
+    fn splits_change_nothing(
+        input in stream(),
+        mut cuts in proptest::collection::vec(0usize..200, 0..8),
+        finish: bool,
+    ) {
         let whole = frame(&input, &[], finish);
         prop_assert_eq!(&joined(&whole), &input);
         cuts.iter_mut().for_each(|c| *c = (*c).min(input.len()));

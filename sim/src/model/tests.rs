@@ -185,7 +185,8 @@ enum Step {
 
 fn step() -> impl Strategy<Value = Step> {
     prop_oneof![
-        4 => (0..4_u64, 1..60_u32, 0..20_u32).prop_map(|(family, tokens, output)| Step::Submit { family, tokens, output }),
+        4 => (0..4_u64, 1..60_u32, 0..20_u32)
+            .prop_map(|(family, tokens, output)| Step::Submit { family, tokens, output }),
         1 => (0..64_usize).prop_map(Step::Cancel),
         1 => (0..64_usize).prop_map(Step::Hold),
         4 => (0..80 * MS).prop_map(Step::Pass),

@@ -20,8 +20,8 @@ pub struct ModelConfig {
     pub itl_ns: Nanos,
     /// How much longer the interval is in a full batch, in thousandths; linear in between.
     pub itl_growth_permille: u32,
-    /// True: the whole batch decodes at the same instants, as a scheduler's steps do. False: each sequence keeps its own
-    /// phase, which spreads the same load evenly.
+    /// True: the whole batch decodes at the same instants, as a scheduler's steps do. False: each sequence
+    /// keeps its own phase, which spreads the same load evenly.
     pub lockstep: bool,
     /// Blocks of the KV cache.
     pub kv_blocks: u32,

@@ -100,7 +100,10 @@ pub struct Limits<'a> {
 pub fn parse_body(body: &[u8], limits: Limits<'_>) -> Result<Value, ApiError> {
     let value: Value = serde_json::from_slice(body).map_err(|error| ApiError {
         status: 400,
-        message: format!("1 validation error:\n  {{'type': 'json_invalid', 'msg': 'JSON decode error', 'ctx': {{'error': '{error}'}}}}"),
+        message: format!(
+            "1 validation error:\n  {{'type': 'json_invalid', 'msg': 'JSON decode error', \
+             'ctx': {{'error': '{error}'}}}}"
+        ),
         kind: "Bad Request",
         param: Some("body"),
     })?;

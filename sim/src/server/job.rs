@@ -1,7 +1,7 @@
 //! One generation's answer: what has been sent, what the faults do to it, and how it ends.
 //!
-//! The driver calls [`Job::token`] and [`Job::choice_done`] from the model's events; both write straight to the client's
-//! socket. Invariant: once [`Job::end`] is set nothing more is sent and the job's sequences are dead.
+//! The driver calls [`Job::token`] and [`Job::choice_done`] from the model's events; both write straight to
+//! the client's socket. Invariant: once [`Job::end`] is set nothing more is sent and the job's sequences are dead.
 
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;

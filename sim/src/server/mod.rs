@@ -1,6 +1,7 @@
 //! The simulated engine as a server: HTTP/1.1 over the model, on one thread of its own.
 //!
-//! One tokio current-thread runtime a server: an accept task, a driver task that sleeps until the model's next event and
+//! One tokio current-thread runtime a server: an accept task, a driver task that sleeps until the model's
+//! next event and
 //! writes the tokens that are due, and a task a connection that reads requests, watches for the client's end, and
 //! flushes what a full socket did not take. State lives in [`hub::Hub`] on that thread; no locks.
 

@@ -161,9 +161,10 @@ pub fn whole(identity: &Identity, generation: &Generation, choices: &[Choice], u
         let text = text(choice);
         let _ = write!(out, "{{\"index\":{},", choice.index);
         if let Some(tool) = &generation.tool {
+            out.push_str(r#""message":{"role":"assistant","content":null,"refusal":null,"tool_calls":["#);
             let _ = write!(
                 out,
-                r#""message":{{"role":"assistant","content":null,"refusal":null,"tool_calls":[{{"id":{},"type":"function","function":{{"name":{},"arguments":{}}}}}]}},"#,
+                r#"{{"id":{},"type":"function","function":{{"name":{},"arguments":{}}}}}]}},"#,
                 quote(&call_id(choice)),
                 quote(tool),
                 quote(&format!("{TOOL_OPEN}{text}{TOOL_CLOSE}"))
