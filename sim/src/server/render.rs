@@ -228,7 +228,10 @@ pub fn logprobs(surface: Surface, choice: &Choice, range: std::ops::Range<u32>, 
         })
         .collect();
     let value = if surface == Surface::Chat {
-        let one = |text: &str, logprob: f64| serde_json::json!({ "token": text, "logprob": logprob, "bytes": text.as_bytes() });
+        let one = |text: &str, logprob: f64| {
+            let bytes = text.as_bytes();
+            serde_json::json!({ "token": text, "logprob": logprob, "bytes": bytes })
+        };
         let content: Vec<_> = entries
             .iter()
             .map(|(token, list)| {
