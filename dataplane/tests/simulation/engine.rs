@@ -146,7 +146,11 @@ impl Engines {
                 let at = conn.idle_since + after;
                 if at <= now {
                     self.end(index);
-                    world.close(peer);
+                    if self.plans[self.conns[index].engine].resets_idle {
+                        world.reset(peer)
+                    } else {
+                        world.close(peer)
+                    }
                     return None;
                 }
                 wake = min_some(wake, Some(at));
@@ -206,7 +210,9 @@ impl Engines {
         conn.owed = end + 4 + length - take;
         let request: Vec<u8> = conn.buf.drain(..take).collect();
         let body = String::from_utf8_lossy(&request[end + 4..]).into_owned();
-        let act = if early {
+        let act = if self.plans[conn.engine].busy_only {
+            Act::Busy
+        } else if early {
             Act::Early
         } else if pct(&mut self.rng, faults) {
             if pct(&mut self.rng, 4) { Act::HugeEvent } else { FAULTS[self.rng.usize(..FAULTS.len())] }

@@ -38,6 +38,10 @@ pub struct EnginePlan {
     pub reads: usize,
     /// Closes an idle connection after this long.
     pub closes_idle: Option<Nanos>,
+    /// Resets it instead.
+    pub resets_idle: bool,
+    /// Answers nothing but 429 and 503.
+    pub busy_only: bool,
 }
 
 /// One connection of a client.
@@ -185,11 +189,21 @@ impl Plan {
         let few_connections = !fair && pct(rng, 12);
         let settings = draw_settings(rng, few_connections, fair);
         let faults = if fair { 0 } else { [20, 50, 80][rng.usize(..3)] };
-        let engines = (0..rng.usize(1..4)).map(|_| draw_engine(rng, faults, fair)).collect();
-        let clients = (0..rng.usize(1..6))
+        let mut engines: Vec<_> = (0..rng.usize(1..4)).map(|_| draw_engine(rng, faults, fair)).collect();
+        // Everybody comes at once and every engine is busy: more retries than the budget has.
+        let rush = !fair && pct(rng, 5);
+        if rush {
+            engines.iter_mut().for_each(|engine| (engine.busy_only, engine.door) = (true, Door::Open));
+        }
+        let clients = (0..if rush { 12 } else { rng.usize(1..6) })
             .map(|client| {
                 let conns = if pct(rng, 50) { 1 } else { rng.usize(2..5) };
-                (0..conns).map(|conn| draw_conn(rng, &settings, client, conn, big)).collect()
+                let mut conns: Vec<_> =
+                    (0..conns).map(|conn| draw_conn(rng, &settings, client, conn, big)).collect();
+                if rush {
+                    conns[0].start_after = 0;
+                }
+                conns
             })
             .collect();
         let stop = (!fair && pct(rng, 15)).then(|| {
@@ -239,11 +253,14 @@ fn draw_engine(rng: &mut fastrand::Rng, faults: u8, fair: bool) -> EnginePlan {
         2 if !fair => Door::Silent,
         _ => Door::Open,
     };
+    let idle_max = if rng.bool() { 3 * SECOND } else { 50 * MILLISECOND };
     EnginePlan {
         door,
         faults,
         reads: if pct(rng, 15) { rng.usize(100..3000) } else { usize::MAX },
-        closes_idle: pct(rng, 40).then(|| rng.u64(..3 * SECOND)),
+        closes_idle: pct(rng, 40).then(|| rng.u64(..idle_max)),
+        resets_idle: rng.bool(),
+        busy_only: false,
     }
 }
 
