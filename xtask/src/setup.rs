@@ -1,5 +1,5 @@
-//! What a command needs from the machine, as a table: how to tell whether it is there, how apt can bring it, and what
-//! to say where apt cannot.
+//! What a command needs from the machine, as a table: how to tell whether it is there, how it can be brought, and what
+//! to say where that fails.
 //!
 //! Outside of CI what is missing skips the tests that need it, with the reason. In CI it is a failure, so that no test
 //! goes missing unseen.
@@ -7,6 +7,7 @@
 use crate::proc::{self, Outcome};
 use std::process::Command;
 
+mod oracles;
 #[cfg(test)]
 mod tests;
 
@@ -19,6 +20,8 @@ pub struct Step {
     check: fn() -> Result<(), String>,
     /// Debian packages that mend it.
     apt: &'static [&'static str],
+    /// What mends it without apt, or after it.
+    make: Option<fn() -> Outcome>,
     /// What to do where apt cannot help.
     otherwise: &'static str,
 }
@@ -35,6 +38,7 @@ const FOR_TESTS: &[Step] = &[
             if proc::works("cc", &["--version"]) { Ok(()) } else { Err("no `cc` on the path".to_owned()) }
         },
         apt: &["gcc", "libc6-dev"],
+        make: None,
         otherwise: "install a C compiler; Rust links with it",
     },
     Step {
@@ -42,6 +46,7 @@ const FOR_TESTS: &[Step] = &[
         tests: "",
         check: || std::net::TcpListener::bind("127.0.0.1:0").map(drop).map_err(|e| format!("127.0.0.1: {e}")),
         apt: &[],
+        make: None,
         otherwise: "bring the loopback interface up: ip link set lo up",
     },
     Step {
@@ -54,7 +59,24 @@ const FOR_TESTS: &[Step] = &[
             _ => Ok(()),
         },
         apt: &[],
+        make: None,
         otherwise: "raise the hard limit of open files (ulimit -Hn, LimitNOFILE=, --ulimit nofile=)",
+    },
+    Step {
+        name: "Python oracles",
+        tests: "oracle_python",
+        check: oracles::python_current,
+        apt: &["python3", "python3-venv"],
+        make: Some(oracles::python_make),
+        otherwise: "install Python 3 with venv and reach its package index; cargo xtask test does the rest",
+    },
+    Step {
+        name: "Node oracles",
+        tests: "oracle_node",
+        check: oracles::node_current,
+        apt: &["nodejs", "npm"],
+        make: Some(oracles::node_make),
+        otherwise: "install Node.js with npm and reach its registry; cargo xtask test does the rest",
     },
 ];
 
@@ -66,13 +88,18 @@ pub const CXX: Step = Step {
         if proc::works("c++", &["--version"]) { Ok(()) } else { Err("no `c++` on the path".to_owned()) }
     },
     apt: &["g++"],
+    make: None,
     otherwise: "install a C++ compiler (g++ or clang); libFuzzer is built with it",
 };
 
 /// Brings what is missing, if it can; the error says what to do.
 pub fn ensure(step: &Step) -> Outcome {
     let Err(wrong) = (step.check)() else { return Ok(()) };
-    if install(step) && (step.check)().is_ok() {
+    let made = || step.make.is_none_or(|make| make().is_ok()) && (step.check)().is_ok();
+    if step.make.is_some() && made() {
+        return Ok(());
+    }
+    if install(step) && made() {
         return Ok(());
     }
     Err(format!("{}: {wrong}; {}", step.name, step.otherwise))

@@ -15,6 +15,7 @@ fn what_is_missing_is_told_with_the_remedy() {
         tests: "",
         check: || Err("no horn".to_owned()),
         apt: &[],
+        make: None,
         otherwise: "look for one at dawn",
     };
     assert_eq!(ensure(&step), Err("unicorn: no horn; look for one at dawn".to_owned()));
