@@ -306,9 +306,9 @@ impl<D: Driver> Shard<D> {
         let Some(ex) = self.clients.get(token).and_then(|client| client.exchange.as_ref()) else { return };
         let error = ApiError::upstream_timeout(phase);
         if ex.committed() {
-            self.break_stream(token, &error, Outcome::Broken)
+            self.break_stream(token, &error, Outcome::Broken);
         } else {
-            self.reject(token, &error)
+            self.reject(token, &error);
         }
     }
 

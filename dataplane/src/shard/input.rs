@@ -6,7 +6,7 @@ use crate::error::ApiError;
 use crate::exchange::{Body, BodyFraming, Exchange, Reply};
 use crate::http1::write::{forward_request_header, put_header};
 use crate::http1::{
-    Chunk, Decoder, HeadLimits, Method, RequestBody, RequestHead, find_head_end, head_over_limit,
+    Chunk, HeadLimits, Method, RequestBody, RequestHead, find_head_end, head_over_limit,
     parse_request,
 };
 use crate::record::{RequestId, Surface};
@@ -148,7 +148,7 @@ impl<D: Driver> Shard<D> {
         let framing = match head.body {
             RequestBody::None => BodyFraming::Complete,
             RequestBody::Sized(size) => BodyFraming::Sized(size),
-            RequestBody::Chunked => BodyFraming::Chunked(Box::new(Decoder::new())),
+            RequestBody::Chunked => BodyFraming::Chunked(Box::default()),
         };
         let surface = match head.path {
             "/v1/chat/completions" => Surface::Chat,

@@ -50,7 +50,7 @@ impl<D: Driver> Shard<D> {
         match (framing, head.body) {
             (ClientFraming::Chunked, _) => out.extend_from_slice(b"transfer-encoding: chunked\r\n"),
             (ClientFraming::Sized, ResponseBody::Sized(size)) => {
-                put_header_u64(&mut out, "content-length", size)
+                put_header_u64(&mut out, "content-length", size);
             }
             _ => {}
         }

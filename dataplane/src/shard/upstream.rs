@@ -3,7 +3,7 @@
 use super::Shard;
 use crate::driver::{Driver, Token};
 use crate::exchange::{Failure, UpReader};
-use crate::http1::{Chunk, Decoder, HeadLimits, ResponseBody, ResponseHead, find_head_end, parse_response};
+use crate::http1::{Chunk, HeadLimits, ResponseBody, ResponseHead, find_head_end, parse_response};
 use crate::upstream::UpState;
 use llmgw_routing::{Nanos, SECOND};
 
@@ -110,7 +110,7 @@ impl<D: Driver> Shard<D> {
         up.reader = match head.body {
             ResponseBody::None | ResponseBody::Sized(0) => UpReader::Done,
             ResponseBody::Sized(size) => UpReader::Sized(size),
-            ResponseBody::Chunked => UpReader::Chunked(Box::new(Decoder::new())),
+            ResponseBody::Chunked => UpReader::Chunked(Box::default()),
             ResponseBody::UntilClose => UpReader::UntilClose,
         };
         self.begin_reply(token, head);
