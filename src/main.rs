@@ -81,6 +81,7 @@ struct Failure {
     message: String,
 }
 
+#[allow(clippy::needless_pass_by_value)] // handed to map_err as they are
 impl Failure {
     fn run(message: impl ToString) -> Self {
         Failure { code: 1, message: message.to_string() }

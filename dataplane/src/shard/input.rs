@@ -6,8 +6,7 @@ use crate::error::ApiError;
 use crate::exchange::{Body, BodyFraming, Exchange, Reply};
 use crate::http1::write::{forward_request_header, put_header};
 use crate::http1::{
-    Chunk, HeadLimits, Method, RequestBody, RequestHead, find_head_end, head_over_limit,
-    parse_request,
+    Chunk, HeadLimits, Method, RequestBody, RequestHead, find_head_end, head_over_limit, parse_request,
 };
 use crate::record::{RequestId, Surface};
 use llmgw_routing::snapshot::Settings;
