@@ -1,17 +1,29 @@
-//! The epoll driver on 127.0.0.1, with ordinary non-blocking sockets at the other end.
+//! A driver of the kernel's on 127.0.0.1, with ordinary non-blocking sockets at the other end: epoll, or another.
 
 use super::{Harness, PeerRead};
 use crate::driver::epoll::EpollDriver;
-use crate::driver::listen;
+use crate::driver::{Driver, listen};
 use rustix::fd::OwnedFd;
 use rustix::net::{AddressFamily, SocketType, bind, socket, sockopt};
 use std::io::{ErrorKind, Read, Write};
 use std::net::{Ipv4Addr, Shutdown, SocketAddr, TcpListener, TcpStream};
 use std::time::Duration;
 
+/// How to make a driver that is to be tested over loopback.
+pub(crate) trait OverLoopback: Driver {
+    /// A new driver with this listener.
+    fn open(listener: OwnedFd) -> Self;
+}
+
+impl OverLoopback for EpollDriver {
+    fn open(listener: OwnedFd) -> Self {
+        EpollDriver::new(vec![listener]).unwrap()
+    }
+}
+
 /// See the module.
-pub(crate) struct EpollHarness {
-    driver: EpollDriver,
+pub(crate) struct EpollHarness<D = EpollDriver> {
+    driver: D,
     address: SocketAddr,
     remote: TcpListener,
     /// Bound but not listening: the port stays ours, and refuses.
@@ -20,8 +32,8 @@ pub(crate) struct EpollHarness {
 
 const LOOPBACK: SocketAddr = SocketAddr::new(std::net::IpAddr::V4(Ipv4Addr::LOCALHOST), 0);
 
-impl Harness for EpollHarness {
-    type Driver = EpollDriver;
+impl<D: OverLoopback> Harness for EpollHarness<D> {
+    type Driver = D;
     type Peer = TcpStream;
     const REAL_TIME: bool = true;
 
@@ -32,10 +44,10 @@ impl Harness for EpollHarness {
         remote.set_nonblocking(true).unwrap();
         let refusing = socket(AddressFamily::INET, SocketType::STREAM, None).unwrap();
         bind(&refusing, &LOOPBACK).unwrap();
-        EpollHarness { driver: EpollDriver::new(vec![listener]).unwrap(), address, remote, refusing }
+        EpollHarness { driver: D::open(listener), address, remote, refusing }
     }
 
-    fn driver(&mut self) -> &mut EpollDriver {
+    fn driver(&mut self) -> &mut D {
         &mut self.driver
     }
 

@@ -15,29 +15,29 @@ const RUNG: u8 = 2;
 
 /// Shared by the driver and whoever rings.
 #[derive(Debug)]
-pub(super) struct EventfdBell {
+pub(in crate::driver) struct EventfdBell {
     state: AtomicU8,
     eventfd: OwnedFd,
 }
 
 impl EventfdBell {
-    pub(super) fn new() -> Result<Self, rustix::io::Errno> {
+    pub(in crate::driver) fn new() -> Result<Self, rustix::io::Errno> {
         let eventfd = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
         Ok(EventfdBell { state: AtomicU8::new(AWAKE), eventfd })
     }
 
     /// Registered edge-triggered, so that it need never be read: each write is an edge.
-    pub(super) fn fd(&self) -> &OwnedFd {
+    pub(in crate::driver) fn fd(&self) -> &OwnedFd {
         &self.eventfd
     }
 
     /// Tells ringers to write the eventfd from now on; `false` if it was rung already, and the shard must not wait.
-    pub(super) fn fall_asleep(&self) -> bool {
+    pub(in crate::driver) fn fall_asleep(&self) -> bool {
         self.state.compare_exchange(AWAKE, ASLEEP, Ordering::AcqRel, Ordering::Acquire).is_ok()
     }
 
     /// Whether it was rung since the last call. What a ringer wrote before it rang is visible after this.
-    pub(super) fn wake_up(&self) -> bool {
+    pub(in crate::driver) fn wake_up(&self) -> bool {
         self.state.swap(AWAKE, Ordering::AcqRel) == RUNG
     }
 }

@@ -4,7 +4,7 @@ use super::ConnError;
 use rustix::io::Errno;
 
 /// No connection can be accepted now, rather than that one is gone.
-pub(super) fn cannot_accept_now(errno: Errno) -> bool {
+pub(in crate::driver) fn cannot_accept_now(errno: Errno) -> bool {
     use Errno as E;
     !matches!(
         errno,
@@ -23,7 +23,7 @@ pub(super) fn cannot_accept_now(errno: Errno) -> bool {
     )
 }
 
-pub(super) fn connect_error(errno: Errno) -> ConnError {
+pub(in crate::driver) fn connect_error(errno: Errno) -> ConnError {
     match errno {
         Errno::CONNREFUSED => ConnError::Refused,
         Errno::CONNRESET | Errno::PIPE | Errno::CONNABORTED => ConnError::Reset,
@@ -32,7 +32,7 @@ pub(super) fn connect_error(errno: Errno) -> ConnError {
     }
 }
 
-pub(super) fn reset_error(errno: Errno) -> ConnError {
+pub(in crate::driver) fn reset_error(errno: Errno) -> ConnError {
     match errno {
         Errno::TIMEDOUT | Errno::HOSTUNREACH | Errno::NETUNREACH | Errno::NETDOWN => ConnError::Unreachable,
         _ if is_local(errno) => ConnError::Local,

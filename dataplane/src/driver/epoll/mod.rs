@@ -16,8 +16,8 @@
 //! * `poll` does not wait while anything is queued.
 //! * A connection holds no buffer; as many exist as the shard has not given back, and a few spare ones.
 
-mod bell;
-mod errno;
+pub(super) mod bell;
+pub(super) mod errno;
 mod slots;
 #[cfg(test)]
 mod tests;
@@ -67,6 +67,14 @@ pub struct Socket {
 }
 
 impl Socket {
+    pub(super) fn new(fd: OwnedFd, peer: SocketAddr) -> Socket {
+        Socket { fd, peer }
+    }
+
+    pub(super) fn into_fd(self) -> OwnedFd {
+        self.fd
+    }
+
     /// The other end.
     pub fn peer(&self) -> SocketAddr {
         self.peer

@@ -90,6 +90,14 @@ impl World {
         self.with(peer, |inner, id| inner.ends[id as usize].inbox.len())
     }
 
+    /// Bytes written here that the other side has not read.
+    pub fn unacknowledged(&self, peer: PeerId) -> usize {
+        self.with(peer, |inner, id| {
+            let other = &inner.ends[(id ^ 1) as usize];
+            other.inbox.len() + other.under_way
+        })
+    }
+
     /// The other side's FIN has arrived and everything before it was read.
     pub fn at_end(&self, peer: PeerId) -> bool {
         self.with(peer, |inner, id| inner.ends[id as usize].fin && inner.ends[id as usize].inbox.is_empty())
