@@ -11,5 +11,7 @@ for await (const line of createInterface({ input: process.stdin })) {
   // As a fetch body is read: decoded with the stream's state kept, the byte order mark removed.
   const decoder = new TextDecoder("utf-8");
   parser.feed(decoder.decode(Buffer.from(line, "hex"), { stream: true }));
+  // A carriage return at the end waits for a line feed; the parser is never told that the stream has ended.
+  parser.feed(":\n");
   console.log(JSON.stringify({ "eventsource-parser": seen }));
 }

@@ -52,6 +52,9 @@ pub enum Reply {
 /// Bytes of an engine's error body that are looked at.
 pub const ERROR_BODY_MAX: usize = 64 * 1024;
 
+/// A byte order mark.
+const MARK: &[u8] = b"\xEF\xBB\xBF";
+
 /// A body relayed as it is.
 pub struct PlainReply {
     /// Status of the held head.
@@ -95,6 +98,8 @@ pub struct StreamReply {
     pub failed: bool,
     /// Part of an event that is larger than is held went through: nothing may stand between now.
     raw: bool,
+    /// Something went through: a byte order mark is none any more.
+    begun: bool,
 }
 
 impl StreamReply {
@@ -109,6 +114,7 @@ impl StreamReply {
             done: false,
             failed: false,
             raw: false,
+            begun: false,
         }
     }
 
@@ -119,54 +125,81 @@ impl StreamReply {
 
     /// Takes body bytes; what may go to the client is appended to `out`. Bytes after the terminator are dropped.
     pub fn push(&mut self, bytes: &[u8], secrets: &[&str], seen: &mut Seen, out: &mut Vec<u8>) {
-        let (withhold, done, failed, raw) = (self.withhold, &mut self.done, &mut self.failed, &mut self.raw);
-        self.framer.push(bytes, |piece| {
-            if *done {
-                return;
-            }
-            match piece {
-                Piece::Raw(part) => {
-                    crate::mark!(sse_overflow);
-                    *raw = true;
-                    out.extend_from_slice(part);
-                }
-                Piece::Event(event) => {
-                    *raw = false;
-                    match parse_event(event).kind {
-                        EventKind::Comment => out.extend_from_slice(event),
-                        EventKind::Done => {
-                            *done = true;
-                            if !*failed {
-                                out.extend_from_slice(event);
-                            }
-                        }
-                        EventKind::Data(json) => {
-                            let info = skim_chunk(&json);
-                            seen.events += 1;
-                            seen.finish_reason = info.finish_reason.or(seen.finish_reason);
-                            seen.usage = info.usage.or(seen.usage);
-                            let usage_chunk = info.choices_empty == Some(true) && info.usage.is_some();
-                            if info.has_error {
-                                crate::mark!(engine_error_event);
-                                *failed = true;
-                                let mut body = Vec::new();
-                                normalize_engine_error(502, &json, secrets, &mut body);
-                                error_event(out, &body);
-                            } else if withhold && usage_chunk && !crate::planted!(UsageLeak) {
-                                crate::mark!(usage_withheld);
-                                seen.withheld += 1;
-                            } else {
-                                out.extend_from_slice(event);
-                            }
-                        }
-                    }
-                }
-            }
-        });
-        self.raw = self.framer.in_overflow();
+        let mut framer = std::mem::take(&mut self.framer);
+        framer.push(bytes, |piece| self.piece(piece, secrets, seen, out));
+        self.raw = framer.in_overflow();
+        self.framer = framer;
         if crate::planted!(TailDropped) && !self.framer.held().is_empty() {
             self.framer = Framer::new();
         }
+    }
+
+    /// The body ended: an event that only a held CR kept back is complete after all.
+    pub fn finish(&mut self, secrets: &[&str], seen: &mut Seen, out: &mut Vec<u8>) {
+        let mut framer = std::mem::take(&mut self.framer);
+        framer.finish(|piece| self.piece(piece, secrets, seen, out));
+        self.raw = framer.in_overflow();
+        self.framer = framer;
+    }
+
+    fn piece(&mut self, piece: Piece<'_>, secrets: &[&str], seen: &mut Seen, out: &mut Vec<u8>) {
+        if self.done {
+            return;
+        }
+        // A byte order mark says nothing where comments may stand before it, and not all clients know it.
+        let first = !std::mem::replace(&mut self.begun, true);
+        let unmarked = |bytes| if first { without_mark(bytes) } else { bytes };
+        match piece {
+            Piece::Raw(part) => {
+                crate::mark!(sse_overflow);
+                self.raw = true;
+                out.extend_from_slice(unmarked(part));
+            }
+            Piece::Event(event) => {
+                self.raw = false;
+                self.event(unmarked(event), secrets, seen, out);
+            }
+        }
+    }
+
+    fn event(&mut self, event: &[u8], secrets: &[&str], seen: &mut Seen, out: &mut Vec<u8>) {
+        let json = match parse_event(event).kind {
+            EventKind::Comment => return out.extend_from_slice(event),
+            EventKind::Done => {
+                self.done = true;
+                if !self.failed {
+                    out.extend_from_slice(event);
+                }
+                return;
+            }
+            EventKind::Data(json) => json,
+        };
+        let info = skim_chunk(&json);
+        seen.events += 1;
+        seen.finish_reason = info.finish_reason.or(seen.finish_reason);
+        seen.usage = info.usage.or(seen.usage);
+        let usage_chunk = info.choices_empty == Some(true) && info.usage.is_some();
+        if info.has_error {
+            crate::mark!(engine_error_event);
+            self.failed = true;
+            let mut body = Vec::new();
+            normalize_engine_error(502, &json, secrets, &mut body);
+            error_event(out, &body);
+        } else if self.withhold && usage_chunk && !crate::planted!(UsageLeak) {
+            crate::mark!(usage_withheld);
+            seen.withheld += 1;
+        } else {
+            out.extend_from_slice(event);
+        }
+    }
+}
+
+/// The beginning of a stream without its byte order mark. Of two, the second is part of the first line, and would be
+/// taken for a mark if it came to stand first.
+fn without_mark(bytes: &[u8]) -> &[u8] {
+    match bytes.strip_prefix(MARK) {
+        Some(rest) if !rest.starts_with(MARK) => rest,
+        _ => bytes,
     }
 }
 
@@ -187,28 +220,6 @@ impl Reply {
             Reply::Plain(plain) => (plain.framing, plain.head.take()),
             Reply::Stream(stream) => (stream.framing, stream.head.take()),
             Reply::None | Reply::Error { .. } => (ClientFraming::Sized, None),
-        }
-    }
-}
-
-impl StreamReply {
-    /// The body ended: an event that only a held CR kept back is complete after all.
-    pub fn finish(&mut self, secrets: &[&str], seen: &mut Seen, out: &mut Vec<u8>) {
-        let mut last = Vec::new();
-        self.framer.finish(|piece| match piece {
-            Piece::Event(bytes) | Piece::Raw(bytes) => last.extend_from_slice(bytes),
-        });
-        if !last.is_empty() {
-            self.framer = Framer::new();
-            self.push(&last, secrets, seen, out);
-            self.framer.finish(|piece| {
-                if let Piece::Event(event) = piece
-                    && matches!(parse_event(event).kind, EventKind::Done)
-                {
-                    self.done = true;
-                    out.extend_from_slice(event);
-                }
-            });
         }
     }
 }

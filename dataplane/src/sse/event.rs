@@ -23,13 +23,13 @@ pub struct EventData<'a> {
     pub event: Option<&'a str>,
 }
 
-/// Parses one raw event as [`super::Framer`] delivers it. A byte order mark is skipped. Allocates only for data of
-/// several lines.
+/// Parses one raw event as [`super::Framer`] delivers it. Whoever reads a stream takes its byte order mark off first.
+/// Allocates only for data of several lines.
 pub fn parse_event(raw: &[u8]) -> EventData<'_> {
     if let Some(value) = single_data_line(raw) {
         return EventData { kind: kind_of(Cow::Borrowed(value)), event: None };
     }
-    let mut rest = raw.strip_prefix(b"\xEF\xBB\xBF").unwrap_or(raw);
+    let mut rest = raw;
     let mut event = None;
     let mut data: Option<Cow<'_, [u8]>> = None;
     while !rest.is_empty() {
