@@ -140,7 +140,9 @@ impl Facts<'_> {
         if partial.status == 200 && request.ask.sound() {
             self.prefix(request, partial)?;
         }
-        let excused = cancelled || self.may_be_cut(conn, request) || self.plan.few_connections && i == 0;
+        // The reset that cuts a later answer may destroy the end of this one.
+        let cut = conn.plan.requests[i..].iter().any(|request| self.may_be_cut(conn, request));
+        let excused = cancelled || cut || self.plan.few_connections && i == 0;
         if excused {
             Ok(())
         } else {
@@ -264,6 +266,8 @@ impl Facts<'_> {
                     self.first_token_punctual(conn, i, request, response)?;
                     self.any_act(&request.id, &[Act::Hang, Act::Stall])
                 }
+                // A body may wait long for memory.
+                Some("total") => self.plan.settings.buffered_total < 1 << 20,
                 Some("between_tokens") => self.any_act(&request.id, &[Act::Stall]),
                 _ => false,
             },

@@ -63,7 +63,7 @@ pub struct Client {
 impl Client {
     pub fn new(number: usize, plans: Vec<ConnPlan>, now: Nanos) -> Self {
         let mut client = Client {
-            ip: IpAddr::V4(Ipv4Addr::new(10, 0, 0, if number % 2 == 0 { 1 } else { 2 })),
+            ip: IpAddr::V4(Ipv4Addr::new(10, 0, 0, if number.is_multiple_of(2) { 1 } else { 2 })),
             plans: plans.into_iter(),
             next_at: None,
             conn: None,

@@ -86,6 +86,8 @@ pub struct EngineConn {
     /// Body bytes of an early answer that are still to be read.
     owed: usize,
     idle_since: Nanos,
+    /// It carried a request already.
+    served: bool,
     pub gone: bool,
 }
 
@@ -102,6 +104,7 @@ impl EngineConn {
             attempt: None,
             owed: 0,
             idle_since: now,
+            served: false,
             gone: false,
         }
     }
@@ -141,22 +144,22 @@ impl Engines {
             }
         }
         let conn = &self.conns[index];
-        if !conn.gone && conn.attempt.is_none() && conn.buf.is_empty() && conn.owed == 0 {
-            if let Some(after) = self.plans[conn.engine].closes_idle {
-                let at = conn.idle_since + after;
-                if at <= now {
-                    self.end(index);
-                    if self.plans[self.conns[index].engine].resets_idle {
-                        world.reset(peer)
-                    } else {
-                        world.close(peer)
-                    }
-                    return None;
-                }
-                wake = min_some(wake, Some(at));
-            }
+        let idle = !conn.gone && conn.attempt.is_none() && conn.buf.is_empty() && conn.owed == 0 && conn.served;
+        let plan = &self.plans[conn.engine];
+        let Some(at) = plan.closes_idle.filter(|_| idle).map(|after| conn.idle_since + after) else {
+            return wake;
+        };
+        if at > now {
+            return min_some(wake, Some(at));
         }
-        wake
+        // A reset after its last answer must not destroy that.
+        if plan.resets_idle && world.unacknowledged(peer) == 0 {
+            world.reset(peer);
+        } else {
+            world.close(peer);
+        }
+        self.end(index);
+        None
     }
 
     fn end(&mut self, index: usize) {
@@ -225,6 +228,7 @@ impl Engines {
         };
         let number = self.attempts.len();
         conn.attempt = Some(number);
+        conn.served = true;
         self.attempts.push(Attempt {
             request: id,
             act,
@@ -349,9 +353,9 @@ impl Engines {
                     let peer = conn.peer;
                     self.end(index);
                     if matches!(step, Step::Reset) {
-                        world.reset(peer)
+                        world.reset(peer);
                     } else {
-                        world.close(peer)
+                        world.close(peer);
                     }
                     return None;
                 }

@@ -67,9 +67,11 @@ impl Inner {
     pub(super) fn poll(&mut self, driver: usize, deadline: Option<Nanos>) {
         self.drivers[driver].deadline = deadline;
         self.drivers[driver].counters.wakeups += 1;
-        // A call takes time too.
-        let now = if self.poll_advances { self.now + POLL_NS } else { self.now };
-        self.advance_to(now);
+        self.bury();
+        if self.poll_advances {
+            // A call takes time too.
+            self.advance_to(self.now + POLL_NS);
+        }
         if !self.drivers[driver].gathered.is_empty() {
             return; // what the last poll gathered comes first
         }
