@@ -353,6 +353,12 @@ impl Conns {
         }
     }
 
+    /// Entries, free ones included.
+    #[cfg(test)]
+    pub(super) fn len(&self) -> usize {
+        self.entries.len()
+    }
+
     /// Every entry in use.
     pub(super) fn keys(&self) -> Vec<Key> {
         let used = (0u32..)

@@ -295,7 +295,9 @@ impl Drop for UringDriver {
         while self.ring.in_flight() > 0 && monotonic_ns() < deadline {
             // Nothing is begun any more: all that is in flight is to end.
             self.ring.push_cancel_all(Key { index: 0, generation: 0 }.user_data(Purpose::CancelAll));
-            self.ring.enter(Some(MILLISECOND));
+            if self.ring.try_enter(Some(MILLISECOND)).is_err() {
+                break;
+            }
             self.take_completions();
         }
     }
@@ -399,7 +401,9 @@ impl Driver for UringDriver {
             if self.listeners.iter().all(|listener| listener.fd.is_none()) {
                 break;
             }
-            self.ring.enter(Some(MILLISECOND));
+            if self.ring.try_enter(Some(MILLISECOND)).is_err() {
+                break;
+            }
             self.take_completions();
         }
     }

@@ -96,7 +96,9 @@ pub fn self_test() -> Result<(), Unusable> {
     let no_loopback = |_| Unusable::Misbehaves("binding a loopback address");
     let listener = listen::bind(loopback, 8, false).map_err(no_loopback)?;
     let address = listen::local_addr(&listener).map_err(no_loopback)?;
-    let driver = UringDriver::with_sizes(vec![listener], SIZES).map_err(Unusable::from_error)?;
+    let mut driver = UringDriver::with_sizes(vec![listener], SIZES).map_err(Unusable::from_error)?;
+    driver.begin_all();
+    driver.ring.try_enter(Some(0)).map_err(|errno| Unusable::from_error(errno.into()))?;
     let mut trial =
         Trial { driver, until: clock::monotonic_ns() + LIMIT_NS, token: Token::new(0, 1), rung: false };
     let peer = TcpStream::connect_timeout(&address, Duration::from_nanos(LIMIT_NS));

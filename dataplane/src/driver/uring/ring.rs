@@ -150,7 +150,23 @@ impl Ring {
 
     /// Submits what was pushed and lets the kernel do what it put off. Waits until a completion is there, for at
     /// most `timeout_ns`; 0 does not wait, and does not even enter the kernel when there is nothing to do.
+    ///
+    /// # Panics
+    ///
+    /// When the kernel refuses or has lost completions: see [`Ring::try_enter`]. The shard cannot go on then.
     pub(super) fn enter(&mut self, timeout_ns: Option<Nanos>) {
+        if let Err(errno) = self.try_enter(timeout_ns) {
+            panic!("the ring cannot be used any more: io_uring_enter: {errno}");
+        }
+    }
+
+    /// The same, for where the ring is not relied on.
+    ///
+    /// # Errors
+    ///
+    /// The call is refused, or (`EBADR`) the kernel had no memory for a completion: operations are lost, and so is
+    /// what they concern.
+    pub(super) fn try_enter(&mut self, timeout_ns: Option<Nanos>) -> Result<(), Errno> {
         let (queued, overflow, deferred) = {
             let queue = self.uring.submission();
             (queue.len(), queue.cq_overflow(), queue.taskrun())
@@ -158,7 +174,7 @@ impl Ring {
         self.overflows += u64::from(overflow);
         let wait = timeout_ns != Some(0);
         if !wait && queued == 0 && !overflow && !deferred {
-            return;
+            return Ok(());
         }
         let timeout = Timespec::from(Duration::from_nanos(timeout_ns.unwrap_or(0)));
         let mut args = SubmitArgs::new();
@@ -170,12 +186,10 @@ impl Ring {
         // SAFETY: `args` and the time it points to live until the call returns.
         let entered =
             unsafe { self.uring.submitter().enter(queued, u32::from(wait), flags.bits(), Some(&args)) };
-        match entered.map_err(|error| Errno::from_io_error(&error)) {
+        match entered.map_err(|error| Errno::from_io_error(&error).unwrap_or(Errno::IO)) {
             // Busy and again: completions must be taken first, or memory is short: the next call goes on.
-            Ok(_) | Err(Some(Errno::INTR | Errno::TIME | Errno::BUSY | Errno::AGAIN)) => {}
-            // The kernel had no memory for a completion: operations are lost, and so is what they concern.
-            Err(Some(Errno::BADR)) => panic!("io_uring lost completions: out of kernel memory"),
-            Err(errno) => debug_assert!(false, "io_uring_enter: {errno:?}"),
+            Ok(_) | Err(Errno::INTR | Errno::TIME | Errno::BUSY | Errno::AGAIN) => Ok(()),
+            Err(errno) => Err(errno),
         }
     }
 
