@@ -4,9 +4,10 @@ use crate::{DriverArg, Failure, ServerArgs};
 use llmgw_controlplane::config::{Config, DriverChoice, Loaded};
 use llmgw_controlplane::runtime::{ControlPlane, Parts};
 use llmgw_dataplane::driver::epoll::{EpollDriver, Socket};
-use llmgw_dataplane::driver::listen;
+use llmgw_dataplane::driver::uring::{self, UringDriver};
+use llmgw_dataplane::driver::{Driver, listen};
 use llmgw_dataplane::shard::Shard;
-use llmgw_dataplane::shared::{Shared, Stop, record_ring};
+use llmgw_dataplane::shared::{RecordProducer, Shared, Stop, record_ring};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
@@ -15,6 +16,7 @@ use std::io;
 use std::net::SocketAddr;
 use std::path::Path;
 use std::sync::Arc;
+use std::sync::mpsc::Sender;
 use std::thread::{Builder, JoinHandle};
 
 /// Connections that may wait in the kernel for a shard to accept them.
@@ -91,9 +93,7 @@ impl Server {
     /// Binds everything, then serves. `path` is where a reload reads the configuration again.
     pub fn start(loaded: Loaded, path: Option<&Path>) -> Result<Server, Failure> {
         let Loaded { mut config, mut warnings } = loaded;
-        if config.driver == DriverChoice::IoUring {
-            return Err(Failure::usage("driver io_uring: this version has epoll only; use auto or epoll"));
-        }
+        let (ring, ring_unusable) = choose_ring(config.driver)?;
         let nofile = raise_nofile();
         let count = shard_count(&config);
         let limits = config.effective_limits(nofile, count);
@@ -127,15 +127,12 @@ impl Server {
                     let _ = sched_setaffinity(None, &set);
                 }
                 // A driver belongs to the thread that made it.
-                let driver = match EpollDriver::new(vec![listener]) {
-                    Ok(driver) => driver,
-                    Err(error) => return drop(ready.send(Err(error))),
-                };
-                let shard = Shard::new(id, driver, shared, records, seed);
-                let _ = ready.send(Ok(()));
-                // The starter waits until every sender is gone.
-                drop(ready);
-                shard.run();
+                let seat = Seat { id, shared, records, seed, ready };
+                if ring {
+                    seat.run(UringDriver::new(vec![listener]));
+                } else {
+                    seat.run(EpollDriver::new(vec![listener]));
+                }
             });
             shards.push(thread.map_err(Failure::run)?);
         }
@@ -143,8 +140,12 @@ impl Server {
         for result in started {
             result.map_err(|error| Failure::run(format!("a shard could not start: {error}")))?;
         }
+        if let Some(cause) = ring_unusable {
+            tracing::warn!(%cause, "io_uring cannot be used, epoll is");
+        }
         let health = control.health_address();
-        tracing::info!(listen = %address, %health, shards = count, driver = "epoll", "serving");
+        let driver = if ring { "io_uring" } else { "epoll" };
+        tracing::info!(listen = %address, %health, shards = count, driver, "serving");
         Ok(Server { address, control, shards, shared })
     }
 
@@ -165,6 +166,42 @@ impl Server {
             let _ = shard.join();
         }
         self.control.shutdown();
+    }
+}
+
+/// What a shard's thread is given, but for its driver.
+struct Seat {
+    id: usize,
+    shared: Arc<Shared<Socket>>,
+    records: RecordProducer,
+    seed: u64,
+    ready: Sender<io::Result<()>>,
+}
+
+impl Seat {
+    /// Says whether there is a driver, then serves.
+    fn run<D: Driver<Socket = Socket>>(self, driver: io::Result<D>) {
+        let driver = match driver {
+            Ok(driver) => driver,
+            Err(error) => return drop(self.ready.send(Err(error))),
+        };
+        let shard = Shard::new(self.id, driver, self.shared, self.records, self.seed);
+        let _ = self.ready.send(Ok(()));
+        // The starter waits until every sender is gone.
+        drop(self.ready);
+        shard.run();
+    }
+}
+
+/// Whether to serve over the ring, and why not if that was left open.
+fn choose_ring(choice: DriverChoice) -> Result<(bool, Option<uring::Unusable>), Failure> {
+    if choice == DriverChoice::Epoll {
+        return Ok((false, None));
+    }
+    match uring::self_test() {
+        Ok(()) => Ok((true, None)),
+        Err(cause) if choice == DriverChoice::Auto => Ok((false, Some(cause))),
+        Err(cause) => Err(Failure::run(format!("driver io_uring: {cause}; or choose auto or epoll"))),
     }
 }
 

@@ -285,10 +285,9 @@ impl Drop for UringDriver {
     fn drop(&mut self) {
         self.close_listeners();
         for key in self.conns.keys() {
-            if let Some(token) = self.conns.get(key).map(|conn| conn.token) {
-                if self.conns.find(token) == Some(key) {
-                    self.close(token, false);
-                }
+            let token = self.conns.get(key).map(|conn| conn.token);
+            if let Some(token) = token.filter(|token| self.conns.find(*token) == Some(key)) {
+                self.close(token, false);
             }
         }
         let deadline = monotonic_ns() + DRAIN_NS;
