@@ -12,6 +12,8 @@ use llmgw_routing::scan::{
 use serde_json::Value;
 
 const MAX_DEPTH: u16 = 64;
+/// Fields whose value is a number.
+const COUNTS: [&str; 3] = ["max_tokens", "max_completion_tokens", "n"];
 const NEW_MODEL: &str = "served \"x\" \\ \u{1}é";
 
 fuzz_target!(|data: &[u8]| {
@@ -60,7 +62,14 @@ fn check(body: &[u8], members: &[Member], scanned: Result<Fields, ScanError>) {
         Err(error) => {
             let explained = match error.kind {
                 ScanErrorKind::Missing("model") => last("model").is_none(),
-                ScanErrorKind::Type { field: "model", .. } => last("model").is_some() && model.is_none(),
+                ScanErrorKind::Type { field: "model", .. } => {
+                    let text = model.as_deref().map(String::from_utf8_lossy);
+                    last("model").is_some() && text.is_none_or(|text| text.contains('\u{fffd}'))
+                }
+                ScanErrorKind::Type { field: "stream_options", .. } => some("stream_options").is_some(),
+                ScanErrorKind::Type { field, .. } if COUNTS.contains(&field) => {
+                    some(field).is_some_and(|range| !is_whole(&body[range]))
+                }
                 ScanErrorKind::Type { field: "stream", .. } => {
                     !matches!(stream, None | Some(b"true" | b"false"))
                 }
@@ -89,12 +98,23 @@ fn check(body: &[u8], members: &[Member], scanned: Result<Fields, ScanError>) {
         ("max_completion_tokens", fields.max_completion_tokens),
         ("n", fields.n),
     ] {
-        let expect = some(key).and_then(|range| serde_json::from_slice::<u64>(&body[range]).ok());
-        assert_eq!(number, expect, "{key}");
+        let read = some(key).map(|range| &body[range]);
+        let whole = read.and_then(|text| serde_json::from_slice::<u64>(text).ok());
+        if whole.is_some() {
+            assert_eq!(number, whole, "{key}");
+        } else if let Some(float) = read.and_then(|text| serde_json::from_slice::<f64>(text).ok()) {
+            // What it is as a double, saturated; nothing for a negative number.
+            assert_eq!(number, (float >= 0.0).then_some(float as u64), "{key}");
+        }
     }
     let models: Vec<_> = members.iter().filter(|m| m.key == b"model").map(|m| m.value.clone()).collect();
     assert_eq!(fields.model_all.as_slice(), models);
     check_edits(body, &fields);
+}
+
+/// A number that is whole and short: never refused.
+fn is_whole(text: &[u8]) -> bool {
+    serde_json::from_slice::<u64>(text).is_ok()
 }
 
 fn check_edits(body: &[u8], fields: &Fields) {
@@ -113,7 +133,7 @@ fn check_edits(body: &[u8], fields: &Fields) {
             UsageAsk::NotAsked
         }
         (Value::Object(_), Some(Value::Bool(true))) => UsageAsk::Asked,
-        _ => UsageAsk::Other,
+        (options, _) => panic!("accepted: {options}"),
     };
     assert_eq!(fields.usage, usage);
     if usage == UsageAsk::NotAsked {

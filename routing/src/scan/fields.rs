@@ -13,6 +13,9 @@ pub(super) const OCCURRENCES_MAX: usize = 64;
 /// Longest name of a model, bytes as it is spelt in the body.
 pub(super) const MODEL_MAX: usize = 4096;
 
+/// Longest number that is read, bytes.
+const NUMBER_MAX: usize = 64;
+
 /// Byte ranges of all occurrences of a value.
 pub type Spans = SmallVec<[Range<usize>; 1]>;
 
@@ -23,8 +26,6 @@ pub enum UsageAsk {
     Asked,
     /// It did not: nothing, `null` or `false` is there.
     NotAsked,
-    /// Something of another type is there, left for the engine to judge.
-    Other,
 }
 
 /// Fields by number; see [`Field::ALL`].
@@ -123,11 +124,11 @@ pub struct Fields {
     pub stream: bool,
     /// What `stream_options` says of the usage report.
     pub usage: UsageAsk,
-    /// `max_tokens`, if it is a whole number.
+    /// `max_tokens`; `None` if it is absent, `null` or negative (which engines refuse or take for no bound at all).
     pub max_tokens: Option<u64>,
-    /// `max_completion_tokens`, if it is a whole number.
+    /// `max_completion_tokens`, likewise.
     pub max_completion_tokens: Option<u64>,
-    /// `n`, if it is a whole number.
+    /// `n`, likewise.
     pub n: Option<u64>,
     /// Where `messages` lies. As with all ranges here, `None` if it is absent or `null`.
     pub messages: Option<Range<usize>>,
@@ -158,7 +159,11 @@ impl Found {
             let range = self.last[field as usize].clone();
             (!range.is_empty() && body[range.clone()] != *b"null").then_some(range)
         };
-        let number = |field: Field| range(field).and_then(|range| whole_number(&body[range]));
+        let number = |field: Field| match range(field) {
+            None => Ok(None),
+            Some(range) => count(&body[range.clone()])
+                .ok_or_else(|| wrong_type(range.start, field.name(), "a whole number or null")),
+        };
         let model = self.last[Field::Model as usize].clone();
         if model.is_empty() {
             return Err(ScanError::new(body.len(), ScanErrorKind::Missing("model")));
@@ -167,9 +172,13 @@ impl Found {
             let kind = ScanErrorKind::Length { field: "model", max: MODEL_MAX };
             return Err(ScanError::new(model.start, kind));
         }
-        let Some(model) = text(&body[model.clone()]) else {
+        let Some(model_text) = text(&body[model.clone()]) else {
             return Err(wrong_type(model.start, "model", "a string"));
         };
+        if model_text.contains(char::REPLACEMENT_CHARACTER) {
+            // Parsers differ in what they make of a lone surrogate, so that the name could be another to the engine.
+            return Err(wrong_type(model.start, "model", "a string without lone surrogates and U+FFFD"));
+        }
         let stream = match range(Field::Stream) {
             None => false,
             Some(range) => match &body[range.clone()] {
@@ -178,15 +187,21 @@ impl Found {
                 _ => return Err(wrong_type(range.start, "stream", "true, false or null")),
             },
         };
-        let usage = usage_ask(range(Field::StreamOptions).map(|range| &body[range]));
+        let usage = match range(Field::StreamOptions) {
+            None => UsageAsk::NotAsked,
+            Some(range) => usage_ask(&body[range.clone()]).ok_or_else(|| {
+                let expected = "null, or an object whose `include_usage` is true, false or null";
+                wrong_type(range.start, "stream_options", expected)
+            })?,
+        };
         self.check_repeats(body)?;
         Ok(Fields {
-            model: model.into(),
+            model: model_text.into(),
             stream,
             usage,
-            max_tokens: number(Field::MaxTokens),
-            max_completion_tokens: number(Field::MaxCompletionTokens),
-            n: number(Field::N),
+            max_tokens: number(Field::MaxTokens)?,
+            max_completion_tokens: number(Field::MaxCompletionTokens)?,
+            n: number(Field::N)?,
             messages: range(Field::Messages),
             prompt: range(Field::Prompt),
             input: range(Field::Input),
@@ -231,20 +246,35 @@ fn text(value: &[u8]) -> Option<String> {
     String::from_utf8(text).ok()
 }
 
-fn usage_ask(options: Option<&[u8]>) -> UsageAsk {
-    let Some(options) = options else {
-        return UsageAsk::NotAsked;
-    };
+/// `None` for what is neither a yes nor a no: engines differ in what they make of it.
+fn usage_ask(options: &[u8]) -> Option<UsageAsk> {
     if options[0] != b'{' {
-        return UsageAsk::Other;
+        return None;
     }
-    let mut ask = UsageAsk::NotAsked;
+    let mut ask = Some(UsageAsk::NotAsked);
     include_usage(options, |_, value| {
         ask = match value {
-            b"true" => UsageAsk::Asked,
-            b"false" | b"null" => UsageAsk::NotAsked,
-            _ => UsageAsk::Other,
+            b"true" => Some(UsageAsk::Asked),
+            b"false" | b"null" => Some(UsageAsk::NotAsked),
+            _ => None,
         };
     });
     ask
+}
+
+/// A number of tokens or choices as the engines' parsers read it: `16`, `16.0` and `1.6e1` are the same. Nothing within
+/// for a negative one; `None` if it is not a whole number.
+fn count(text: &[u8]) -> Option<Option<u64>> {
+    if let Some(number) = whole_number(text) {
+        return Some(Some(number));
+    }
+    if text.len() > NUMBER_MAX || !matches!(text[0], b'-' | b'0'..=b'9') {
+        return None;
+    }
+    let number: f64 = std::str::from_utf8(text).ok()?.parse().ok()?;
+    if !number.is_finite() || number.fract() != 0.0 {
+        return None;
+    }
+    #[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss)] // whole and not negative; saturates
+    Some((number >= 0.0).then_some(number as u64))
 }

@@ -53,7 +53,7 @@ fn usage_is_asked_for() {
 
 #[test]
 fn what_the_client_said_itself_is_left() {
-    for options in ["{\"include_usage\":true}", "{\"include_usage\":1}", "[]", "\"x\"", "true", "3"] {
+    for options in ["{\"include_usage\":true}", "{\"include_usage\": true, \"a\":1}"] {
         let body = format!(r#"{{"model":"m","stream_options":{options}}}"#);
         assert!(inject_usage(&fields(&body), body.as_bytes()).is_empty(), "{options}");
         assert_eq!(injected(&body), body);
