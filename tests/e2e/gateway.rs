@@ -243,7 +243,7 @@ impl Gateway {
         serde_json::from_str(&self.log.wait(0, wanted).0).expect("a JSON line")
     }
 
-    fn pid(&self) -> Pid {
+    pub fn pid(&self) -> Pid {
         Pid::from_child(&self.child)
     }
 
