@@ -253,6 +253,8 @@ async fn accept(hub: Rc<Hub>, place: Place, mut first: Option<TcpListenerStd>) {
     loop {
         let refusing = hub.core.borrow().board.faults.refusing();
         if let Some(time) = refusing {
+            // A fault that was set before the first accept: the listener made at the start goes too.
+            drop(first.take());
             hub.listening.set(false);
             hub.settled.notify_waiters();
             hub.refused.notify_waiters();
