@@ -117,7 +117,7 @@ fn server_yaml(own: &[SocketAddr], engines: &[SocketAddr], more: &str) -> String
 }
 
 /// Addresses that were free a moment ago, all different.
-fn free_addrs(count: usize) -> Outcome<Vec<SocketAddr>> {
+pub fn free_addrs(count: usize) -> Outcome<Vec<SocketAddr>> {
     let bound: Result<Vec<_>, _> = (0..count).map(|_| TcpListener::bind("127.0.0.1:0")).collect();
     let addrs = bound.and_then(|all| all.iter().map(TcpListener::local_addr).collect());
     addrs.map_err(|e| format!("no free loopback port: {e}"))

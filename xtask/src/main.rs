@@ -49,13 +49,10 @@ enum Command {
         /// Only this target
         target: Option<String>,
     },
-    /// Measure: micro-benchmarks, or what the gateway adds over a direct connection
+    /// Measure: the parts (by the clock, in instructions), the overhead, or side by side with other proxies
     Bench {
-        #[arg(value_enum, default_value_t = bench::What::Micro)]
-        what: bench::What,
-        /// Seconds of load in the overhead run
-        #[arg(long, value_name = "N", default_value_t = 72)]
-        seconds: u64,
+        #[command(subcommand)]
+        what: Option<bench::What>,
     },
     /// Long runs that look for leaks and rare interleavings
     Soak {
@@ -80,7 +77,7 @@ fn main() -> ExitCode {
         Command::Tidy => tidy::run(),
         Command::Deny => deny::run(),
         Command::Fuzz { seconds, target } => fuzz::run(seconds, target.as_deref()),
-        Command::Bench { what, seconds } => bench::run(what, seconds),
+        Command::Bench { what } => bench::run(what),
         Command::Soak { what, minutes } => soak::run(what, minutes),
         Command::Ci => ci::run(),
     };

@@ -92,6 +92,48 @@ pub const CXX: Step = Step {
     otherwise: "install a C++ compiler (g++ or clang); libFuzzer is built with it",
 };
 
+/// What the side-by-side runs need.
+pub const FOR_PEERS: &[Step] = &[
+    Step {
+        name: "taskset",
+        tests: "",
+        check: || program("taskset", "--version"),
+        apt: &["util-linux"],
+        make: None,
+        otherwise: "install util-linux; gateways are pinned with taskset",
+    },
+    Step {
+        name: "nginx",
+        tests: "",
+        check: || program("nginx", "-v"),
+        apt: &["nginx-light"],
+        make: None,
+        otherwise: "install nginx and put it on the path",
+    },
+    Step {
+        name: "HAProxy",
+        tests: "",
+        check: || program("haproxy", "-v"),
+        apt: &["haproxy"],
+        make: None,
+        otherwise: "install HAProxy and put it on the path",
+    },
+];
+
+/// What instruction counts need.
+pub const VALGRIND: Step = Step {
+    name: "valgrind",
+    tests: "",
+    check: || program("valgrind", "--version"),
+    apt: &["valgrind"],
+    make: None,
+    otherwise: "install valgrind; instructions are counted with its callgrind",
+};
+
+fn program(name: &str, flag: &str) -> Result<(), String> {
+    if proc::works(name, &[flag]) { Ok(()) } else { Err(format!("no `{name}` on the path")) }
+}
+
 /// Brings what is missing, if it can; the error says what to do.
 pub fn ensure(step: &Step) -> Outcome {
     let Err(wrong) = (step.check)() else { return Ok(()) };

@@ -1,25 +1,8 @@
-//! `cargo xtask bench`: what the code costs (`micro`), and what the gateway adds to a request (`overhead`).
+//! `cargo xtask bench overhead`: what the gateway adds to streamed requests, in pairs of slices.
 
 use crate::fleet::{self, Fleet, Plan};
-use crate::proc::{self, Outcome, cargo};
+use crate::proc::{self, Outcome};
 use std::process::Command;
-
-/// What to measure.
-#[derive(Clone, Copy, clap::ValueEnum)]
-pub enum What {
-    /// The gateway's parts, one by one
-    Micro,
-    /// Paired slices of requests, direct and through the gateway
-    Overhead,
-}
-
-/// Measures and prints.
-pub fn run(what: What, seconds: u64) -> Outcome {
-    match what {
-        What::Micro => proc::run(cargo().args(["run", "--release", "-p", "llmgw-bench"])),
-        What::Overhead => overhead(seconds),
-    }
-}
 
 /// Pairs of slices measured; one more warms up.
 const ROUNDS: u64 = 5;
@@ -28,7 +11,8 @@ const P99_OVERHEAD_MAX: &str = "2ms";
 /// New streams a second; each lasts 2 s (20 tokens, 100 ms apart), so that 1,000 are open.
 const STREAMS_A_SECOND: &str = "500";
 
-fn overhead(seconds: u64) -> Outcome {
+/// Measures and prints; an error when too much is added.
+pub fn run(seconds: u64) -> Outcome {
     let binaries = fleet::build()?;
     let engine_args = ["--ttft", "20ms", "--itl", "100ms", "--itl-growth", "0", "--max-seqs", "4096"];
     let fleet = Fleet::start(&binaries, &Plan { engines: 3, engine_args: &engine_args, config: "" })?;
