@@ -144,7 +144,8 @@ impl Engines {
             }
         }
         let conn = &self.conns[index];
-        let idle = !conn.gone && conn.attempt.is_none() && conn.buf.is_empty() && conn.owed == 0 && conn.served;
+        let idle =
+            !conn.gone && conn.attempt.is_none() && conn.buf.is_empty() && conn.owed == 0 && conn.served;
         let plan = &self.plans[conn.engine];
         let Some(at) = plan.closes_idle.filter(|_| idle).map(|after| conn.idle_since + after) else {
             return wake;

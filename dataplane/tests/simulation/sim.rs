@@ -317,9 +317,10 @@ impl Sim {
                 self.owner.insert(conn.peer, Who::Client(i));
             }
             let now = self.world.now();
+            // Where half-closes are allowed, a reset behind unread requests is seen only at the next write.
             if let (true, Some(conn)) = (client.over.len() > over, client.over.last())
                 && let (Some(End::Cancelled(_)), Some(cancel)) = (conn.end, conn.plan.cancel)
-                && (cancel.by_reset || self.plan.settings.half_close_abort)
+                && (self.plan.settings.half_close_abort || cancel.by_reset && !conn.plan.pipelined)
             {
                 self.world.set_timer(now + CANCEL_MAX, TIMER_CANCEL | i as u64);
             }

@@ -210,7 +210,8 @@ impl Inner {
 
     /// Takes bytes from an inbox: all, or as few as the weather likes.
     pub(super) fn read(&mut self, id: u32, most: usize) -> Vec<u8> {
-        let there = self.ends[id as usize].inbox.len().min(most).min(self.weather.read_max);
+        let there = self.ends[id as usize].inbox.len().min(most);
+        let there = if self.rng.u8(..32) == 0 { there } else { there.min(self.weather.read_max) };
         let n = if self.rng.bool() { there } else { self.rng.usize(1..=there) };
         let bytes: Vec<u8> = self.ends[id as usize].inbox.drain(..n).collect();
         self.consumed(id);
@@ -269,7 +270,7 @@ impl Inner {
                 self.drivers[driver].gathered.push_back(event);
             } else if self.chance(late) {
                 let at = self.now + self.rng.u64(..LATE_MAX_NS);
-                self.schedule(at, Due::Late { driver, event });
+                self.schedule(at, Due::Late { driver, event: Box::new(event) });
             } else if let Event::Data(..) = event {
                 self.drivers[driver].lent -= 1;
             }
@@ -304,7 +305,7 @@ impl Inner {
         let mut at = self.now;
         for event in events {
             at += self.rng.u64(..LATE_MAX_NS);
-            self.schedule(at, Due::Late { driver, event });
+            self.schedule(at, Due::Late { driver, event: Box::new(event) });
         }
     }
 }

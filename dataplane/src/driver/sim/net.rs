@@ -120,7 +120,7 @@ pub(super) enum Due {
     },
     Late {
         driver: usize,
-        event: SimEvent,
+        event: Box<SimEvent>,
     },
     Timer {
         key: u64,
@@ -319,7 +319,7 @@ impl Inner {
                     self.news(end);
                 }
             }
-            Due::Late { driver, event } => self.drivers[driver].gathered.push_back(event),
+            Due::Late { driver, event } => self.drivers[driver].gathered.push_back(*event),
             Due::Timer { key } => self.timers.push(key),
             Due::Wake => {}
         }
@@ -415,8 +415,10 @@ impl Inner {
         self.ends[(from ^ 1) as usize].under_way += room;
         let mut rest = &bytes[..];
         while !rest.is_empty() {
-            let n = self.rng.usize(1..=self.weather.segment_max.min(rest.len()));
-            let n = if self.rng.bool() { n } else { self.weather.segment_max.min(rest.len()) };
+            // Now and then all that is left: large bodies in single bytes would only take long.
+            let most =
+                if self.rng.u8(..64) == 0 { rest.len() } else { self.weather.segment_max.min(rest.len()) };
+            let n = if self.rng.bool() { self.rng.usize(1..=most) } else { most };
             let (segment, after) = rest.split_at(n);
             self.emit(from, Due::Bytes { to: from ^ 1, bytes: segment.to_vec() });
             rest = after;
