@@ -9,6 +9,8 @@ use std::net::{Shutdown, SocketAddr, TcpStream};
 pub struct Client {
     stream: TcpStream,
     input: Vec<u8>,
+    /// The last answer's head said `connection: close`.
+    last: bool,
 }
 
 /// How an answer's body ended.
@@ -85,7 +87,7 @@ impl Client {
         stream.set_read_timeout(Some(PATIENCE)).expect("a read timeout");
         stream.set_write_timeout(Some(PATIENCE)).expect("a write timeout");
         stream.set_nodelay(true).expect("no delay");
-        Client { stream, input: Vec::new() }
+        Client { stream, input: Vec::new(), last: false }
     }
 
     pub fn send(&mut self, bytes: impl AsRef<[u8]>) {
@@ -137,7 +139,9 @@ impl Client {
         };
         let head = String::from_utf8(self.input.drain(..end).collect()).expect("an ASCII head");
         let status = head.get(9..12).and_then(|digits| digits.parse().ok()).expect("a status");
-        Answer { status, head, body: Vec::new(), end: End::Whole }
+        let answer = Answer { status, head, body: Vec::new(), end: End::Whole };
+        self.last = answer.header("connection").as_deref() == Some("close");
+        answer
     }
 
     /// Reads an answer to anything but HEAD.
@@ -193,6 +197,16 @@ impl Client {
                 return Err(end);
             }
         }
+    }
+
+    /// Reads whatever comes, to the connection's end.
+    pub fn drain(&mut self) {
+        while self.fill().is_none() {}
+    }
+
+    /// Whether the gateway has said that it will not answer on this connection again.
+    pub fn over(&self) -> bool {
+        self.last
     }
 
     /// Whether the gateway ends the connection without another byte.

@@ -94,6 +94,28 @@ impl Scripted {
         Scripted { address, requests }
     }
 
+    /// An engine that answers before it has read a body.
+    pub fn early(answer: &'static str) -> Scripted {
+        let listener = TcpListener::bind("127.0.0.1:0").expect("a free port");
+        let address = listener.local_addr().expect("its address");
+        std::thread::spawn(move || {
+            for mut stream in listener.incoming().map_while(Result::ok) {
+                let mut start = [0; 4];
+                if stream.read_exact(&mut start).is_err() {
+                    continue;
+                }
+                let probe = "HTTP/1.1 200 OK\r\ncontent-length: 0\r\n\r\n";
+                let answer = if &start == b"GET " { probe } else { answer };
+                // The FIN comes before the reset that closing with unread bytes is.
+                let _ = stream.write_all(answer.as_bytes());
+                let _ = stream.shutdown(std::net::Shutdown::Write);
+                let mut sink = Vec::new();
+                let _ = stream.take(1 << 20).read_to_end(&mut sink);
+            }
+        });
+        Scripted { address, requests: Arc::default() }
+    }
+
     pub fn endpoint(&self, id: &str) -> String {
         endpoint(id, &format!("http://{}", self.address))
     }
