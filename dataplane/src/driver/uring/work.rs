@@ -93,7 +93,7 @@ impl UringDriver {
         }
     }
 
-    fn take(&mut self, completion: Completion) {
+    pub(super) fn take(&mut self, completion: Completion) {
         let (purpose, key) = Key::parse(completion.user_data);
         match purpose {
             Purpose::Bell => self.bell_armed = completion.more,

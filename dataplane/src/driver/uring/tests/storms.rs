@@ -178,6 +178,7 @@ fn late_completions_never_reach_the_next_connection() {
     drop(socket);
     settle(&mut driver, |driver| driver.stats().in_flight == IDLE_IN_FLIGHT);
     assert_eq!(driver.stats().buffers, SIZES.buffers);
+    assert!(driver.stats().late_after_close > 0, "{driver:?}");
     // Entries were reused, not heaped up.
     assert!(driver.conns.len() <= 4, "{} entries", driver.conns.len());
 }
@@ -219,6 +220,31 @@ fn the_end_arrives_during_a_pause() {
         settle(&mut driver, |driver| driver.stats().in_flight == IDLE_IN_FLIGHT);
         assert_eq!(peer.read(&mut [0; 4]).unwrap(), 0);
     }
+}
+
+/// The kernel could not place a cancellation: the receive is still there and still unwanted, so it is cancelled again.
+#[test]
+fn a_cancellation_that_missed_is_made_again() {
+    let (mut driver, address) = driver(SIZES);
+    let mut peer = TcpStream::connect(address).unwrap();
+    let (socket, token) = (accept(&mut driver), Token::new(0, 1));
+    driver.adopt(token, socket);
+    driver.poll(Some(0));
+    let (key, own) = (driver.conns.find(token).unwrap(), Purpose::Cancel(conns::Target::Receive));
+    driver.pause(token);
+    driver.conns.get(key).unwrap().in_flight.begin(own);
+    driver.poll(Some(0));
+    assert_eq!(driver.stats().cancels, 0, "one at a time");
+    let missed =
+        Completion { user_data: key.user_data(own), result: Err(Errno::NOENT), buffer: None, more: false };
+    driver.take(missed);
+    settle(&mut driver, |driver| driver.stats().cancels == 1);
+    peer.write_all(b"later").unwrap();
+    driver.poll(Some(driver.now() + 5 * MILLISECOND));
+    assert!(driver.next_event().is_none(), "told while paused");
+    assert_eq!((driver.stats().cancels_missed, driver.stats().spilled_bytes), (1, 0));
+    driver.resume(token);
+    until(&mut driver, |_, event| matches!(event, Event::Data(t, lent) if t == token && *lent == *b"later"));
 }
 
 /// The ring's own accounting, below the driver: a cancelled multishot receive ends once, and only once.
