@@ -267,7 +267,12 @@ impl<D: Driver> Shard<D> {
         let phase = match client.state {
             ClientState::Idle => client.since.saturating_add(settings.timeout_idle),
             ClientState::Head => client.since.saturating_add(settings.timeout_header),
-            ClientState::Body => client.since.saturating_add(settings.timeout_body_idle),
+            ClientState::Body => {
+                // A byte now and then keeps it from being idle, not from taking too long.
+                let began = client.exchange.as_ref().map_or(client.since, |ex| ex.started);
+                let total = began.saturating_add(settings.timeout_total);
+                client.since.saturating_add(settings.timeout_body_idle).min(total)
+            }
             ClientState::Answer => {
                 let paused = self.upstream_paused(client);
                 client.exchange.as_ref().map_or(NEVER, |ex| ex.next_deadline(paused))
