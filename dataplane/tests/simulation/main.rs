@@ -52,6 +52,9 @@ fn command(seed: u64) -> String {
     )
 }
 
+/// Seeds that reach every mark.
+const MARKS_WITHIN: u64 = 4000;
+
 fn seeds() -> u64 {
     std::env::var("LLMGW_SIM_SEEDS").ok().and_then(|n| n.parse().ok()).unwrap_or(10_000)
 }
@@ -90,13 +93,17 @@ fn run_many(count: u64, stop_after: usize) -> (Vec<(u64, String)>, BTreeMap<&'st
     (failures, hits)
 }
 
+/// Every seed holds, and together they reach every coverage mark.
 #[test]
 fn ten_thousand_seeds() {
-    let (failures, _) = run_many(seeds(), 8);
+    let (failures, hits) = run_many(seeds(), 8);
     for (seed, why) in &failures {
         println!("seed {seed}: {why}\n  {}", command(*seed));
     }
     assert!(failures.is_empty(), "{} seeds failed; replay: {}", failures.len(), command(failures[0].0));
+    // Fewer seeds, asked for by hand, need not reach the rare ones.
+    let missed: Vec<_> = marks::ALL.iter().filter(|name| !hits.contains_key(*name)).collect();
+    assert!(missed.is_empty() || seeds() < MARKS_WITHIN, "marks that no seed reaches: {missed:?}");
 }
 
 #[test]
@@ -137,13 +144,6 @@ fn planted_bugs_are_found() {
     }
     println!("{} of {} planted bugs found", planted::ALL.len() - missed.len(), planted::ALL.len());
     assert!(missed.is_empty(), "not found within {WITHIN} seeds: {missed:?}");
-}
-
-#[test]
-fn every_mark_is_hit() {
-    let (_, hits) = run_many(seeds().min(4000), usize::MAX);
-    let missed: Vec<_> = marks::ALL.iter().filter(|name| !hits.contains_key(*name)).collect();
-    assert!(missed.is_empty(), "marks that no seed reaches: {missed:?}");
 }
 
 /// [`marks::ALL`] and the source name the same marks.
