@@ -205,10 +205,8 @@ impl<D: Driver> Shard<D> {
                 }
                 Err(_) => {
                     crate::mark!(upstream_send_failed);
-                    // An early answer may be waiting behind the failed write: the read side decides.
-                    if !up.answered {
-                        self.try_lost(token, up_token);
-                    }
+                    // An early answer may be waiting behind the failed write: the read side, which is told of the
+                    // end as well, decides.
                     return;
                 }
             }
