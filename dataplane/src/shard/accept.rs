@@ -95,6 +95,7 @@ impl<D: Driver> Shard<D> {
             armed: NEVER,
             paused: false,
             starved: false,
+            yielded: false,
             fin: false,
             exchange: None,
         };

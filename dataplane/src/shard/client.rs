@@ -17,6 +17,11 @@ impl Client {
     pub(super) fn is_last(&self) -> bool {
         self.fin && self.input.is_empty()
     }
+
+    /// What has arrived must wait: for memory, for its turn, or for the client to take its answers.
+    pub(super) fn held_back(&self) -> bool {
+        self.starved || self.yielded || !self.out.is_empty()
+    }
 }
 
 impl<D: Driver> Shard<D> {
@@ -26,7 +31,7 @@ impl<D: Driver> Shard<D> {
         match client.state {
             ClientState::Linger => {}
             ClientState::Answer => self.keep_input(token, bytes),
-            _ if client.starved || !client.out.is_empty() => self.keep_input(token, bytes),
+            _ if client.held_back() => self.keep_input(token, bytes),
             _ if client.input.is_empty() => {
                 let used = self.consume(token, bytes);
                 self.keep_input(token, &bytes[used..]);
@@ -54,7 +59,7 @@ impl<D: Driver> Shard<D> {
             client.input.extend_from_slice(bytes);
         }
         // A head in progress has its own bound; everything else stops the reading here.
-        let waiting = client.state == ClientState::Answer || client.starved || !client.out.is_empty();
+        let waiting = client.state == ClientState::Answer || client.held_back();
         if waiting && client.input.len() >= bound && !client.paused {
             crate::mark!(client_input_paused);
             client.paused = true;
@@ -65,8 +70,7 @@ impl<D: Driver> Shard<D> {
     /// Looks at kept input again: a response ended, memory came free, or output drained.
     pub(super) fn resume_input(&mut self, token: Token) {
         let Some(client) = self.clients.get_mut(token) else { return };
-        let held_back = client.starved || !client.out.is_empty();
-        if held_back || matches!(client.state, ClientState::Answer | ClientState::Linger) {
+        if client.held_back() || matches!(client.state, ClientState::Answer | ClientState::Linger) {
             if client.state == ClientState::Linger {
                 client.input = Vec::new();
             }
@@ -86,7 +90,7 @@ impl<D: Driver> Shard<D> {
             }
         }
         let Some(client) = self.clients.get_mut(token) else { return };
-        let waiting = client.state == ClientState::Answer || client.starved || !client.out.is_empty();
+        let waiting = client.state == ClientState::Answer || client.held_back();
         if client.paused && !waiting {
             client.paused = false;
             self.driver.resume(token);
@@ -113,9 +117,7 @@ impl<D: Driver> Shard<D> {
         let Some(client) = self.clients.get_mut(token) else { return };
         client.fin = true;
         match client.state {
-            ClientState::Idle | ClientState::Head | ClientState::Body
-                if client.starved || !client.out.is_empty() =>
-            {
+            ClientState::Idle | ClientState::Head | ClientState::Body if client.held_back() => {
                 // Without an exchange there is still the end of the last answer to send.
                 let settings = client.exchange.as_ref().map_or(&self.current, |ex| &ex.settings);
                 let abort = settings.half_close_abort;
@@ -262,7 +264,7 @@ impl<D: Driver> Shard<D> {
         let stall = if client.out.is_empty() {
             NEVER
         } else {
-            client.out_since.saturating_add(settings.timeout_between_tokens)
+            client.out_since.saturating_add(settings.timeout_body_idle)
         };
         let phase = match client.state {
             ClientState::Idle => client.since.saturating_add(settings.timeout_idle),
@@ -302,7 +304,7 @@ impl<D: Driver> Shard<D> {
         let defaults = Arc::clone(&self.current);
         let settings = client.exchange.as_ref().map_or(&defaults, |ex| &ex.settings);
         let stalled =
-            !client.out.is_empty() && client.out_since.saturating_add(settings.timeout_between_tokens) <= now;
+            !client.out.is_empty() && client.out_since.saturating_add(settings.timeout_body_idle) <= now;
         if stalled {
             crate::mark!(client_stalled);
             self.stats().timeout_client.add(1);

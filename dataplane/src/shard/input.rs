@@ -13,13 +13,16 @@ use llmgw_routing::snapshot::Settings;
 use std::io::IoSlice;
 use std::sync::Arc;
 
+/// Requests of one connection that are answered at once before other connections get their turn.
+const BURST: usize = 16;
+
 const CONTINUE: &[u8] = b"HTTP/1.1 100 Continue\r\n\r\n";
 
 impl<D: Driver> Shard<D> {
     /// Consumes what it can of `bytes`: as many whole requests as are answered at once, up to one whose answer has to
     /// be awaited. Returns bytes used; the caller keeps the rest.
     pub(super) fn consume(&mut self, token: Token, bytes: &[u8]) -> usize {
-        let mut used = 0;
+        let (mut used, mut heads) = (0, 0);
         loop {
             let Some(client) = self.clients.get_mut(token) else { return bytes.len() };
             let rest = &bytes[used..];
@@ -31,6 +34,12 @@ impl<D: Driver> Shard<D> {
                         return used;
                     }
                     if client.state == ClientState::Idle {
+                        if heads == BURST {
+                            client.yielded = true;
+                            self.later.push(token);
+                            return used;
+                        }
+                        heads += 1;
                         client.state = ClientState::Head;
                         client.since = self.now;
                         client.scanned = 0;

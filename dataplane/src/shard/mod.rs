@@ -69,6 +69,8 @@ struct Client {
     paused: bool,
     /// Waiting for body memory.
     starved: bool,
+    /// Answered so often in this turn that the others come first.
+    yielded: bool,
     /// The client's FIN was seen.
     fin: bool,
     exchange: Option<Box<Exchange>>,
@@ -97,6 +99,8 @@ pub struct Shard<D: Driver> {
     scratch: Vec<u8>,
     /// Clients whose kept input can be looked at again.
     ready: Vec<Token>,
+    /// Clients that go on in the next turn.
+    later: Vec<Token>,
     /// Clients waiting for body memory.
     starved: Vec<Token>,
     stop: Stop,
@@ -135,6 +139,7 @@ impl<D: Driver> Shard<D> {
             series: HashMap::new(),
             scratch: Vec::new(),
             ready: Vec::new(),
+            later: Vec::new(),
             starved: Vec::new(),
             stop: Stop::No,
             stop_at: NEVER,
@@ -161,12 +166,16 @@ impl<D: Driver> Shard<D> {
         self.fire_timers();
         self.retry_starved();
         self.serve_ready();
+        self.serve_yielded();
         self.stats().events.add(events);
         self.publish_gauges();
         self.check_stop()
     }
 
     fn next_deadline(&self) -> Option<Nanos> {
+        if !self.later.is_empty() {
+            return Some(self.now);
+        }
         let mut at = self.timers.next().unwrap_or(NEVER).min(self.stop_at);
         if !self.starved.is_empty() {
             at = at.min(self.now + STARVED_RETRY);
@@ -256,6 +265,17 @@ impl<D: Driver> Shard<D> {
     fn serve_ready(&mut self) {
         while let Some(token) = self.ready.pop() {
             self.resume_input(token);
+        }
+    }
+
+    /// Goes on with those that gave way in an earlier turn.
+    fn serve_yielded(&mut self) {
+        for token in std::mem::take(&mut self.later) {
+            if let Some(client) = self.clients.get_mut(token) {
+                client.yielded = false;
+                self.resume_input(token);
+                self.serve_ready();
+            }
         }
     }
 
