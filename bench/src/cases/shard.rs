@@ -106,8 +106,9 @@ pub fn request_json() -> Call {
 
 /// A streamed request: head with one event, the end with usage, settlement included.
 pub fn request_stream() -> Call {
-    let usage = b"data: {\"id\":\"chatcmpl-8de5e039c7f675c2\",\"object\":\"chat.completion.chunk\",\"created\":1796078983,\
-        \"model\":\"m\",\"choices\":[],\"usage\":{\"prompt_tokens\":31,\"total_tokens\":33,\"completion_tokens\":2}}\n\n";
+    let usage = b"data: {\"id\":\"chatcmpl-8de5e039c7f675c2\",\"object\":\"chat.completion.chunk\",\
+        \"created\":1796078983,\"model\":\"m\",\"choices\":[],\
+        \"usage\":{\"prompt_tokens\":31,\"total_tokens\":33,\"completion_tokens\":2}}\n\n";
     let first: Bytes = [RESPONSE_HEAD, &chunk(EVENT)].concat().into();
     let last: Bytes = [chunk(usage), chunk(b"data: [DONE]\n\n"), b"0\r\n\r\n".to_vec()].concat().into();
     let (mut rig, request) = (Rig::new(), request(true));
