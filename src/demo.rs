@@ -115,11 +115,16 @@ fn chat(gateway: SocketAddr) -> io::Result<Said> {
 }
 
 fn read_some(stream: &mut TcpStream, buffer: &mut [u8], received: &mut Vec<u8>) -> io::Result<()> {
-    match stream.read(buffer)? {
-        0 => Err(io::ErrorKind::UnexpectedEof.into()),
-        n => {
-            received.extend_from_slice(&buffer[..n]);
-            Ok(())
+    loop {
+        match stream.read(buffer) {
+            Ok(0) => return Err(io::ErrorKind::UnexpectedEof.into()),
+            Ok(n) => {
+                received.extend_from_slice(&buffer[..n]);
+                return Ok(());
+            }
+            // A read with a timeout ends at whatever interrupts this process.
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+            Err(error) => return Err(error),
         }
     }
 }
