@@ -107,7 +107,7 @@ impl<D: Driver> Shard<D> {
         let Some(ex) = self.clients.get(token).and_then(|client| client.exchange.as_ref()) else { return };
         let idle_for = ex.settings.timeout_upstream_idle;
         let address = endpoint.address;
-        let up_token = self.ups.insert(Box::new(Up::new(endpoint, token, idle_for)));
+        let up_token = self.ups.insert(Box::new(Up::new(endpoint, self.seen_version, token, idle_for)));
         self.attach(token, up_token, Some(now));
         self.stats().connects.add(1);
         self.driver.connect(up_token, address);
@@ -370,7 +370,14 @@ impl<D: Driver> Shard<D> {
         let finished = matches!(up.reader, UpReader::Done) || crate::planted!(EarlyReuse);
         let serving = self.stop == crate::shared::Stop::No;
         let slot = up.endpoint.slot.index();
-        if !(reusable && finished && serving && up.idle_for > 0 && self.pool.put(slot, up_token)) {
+        let mut kept = true;
+        if up.version != self.seen_version {
+            up.version = self.seen_version;
+            // A reload since: nobody will ask this endpoint again if it was removed.
+            kept = self.snapshot.load().endpoints.iter().any(|endpoint| endpoint.slot.index() == slot);
+        }
+        let reusable = reusable && finished && kept && serving && up.idle_for > 0;
+        if !(reusable && self.pool.put(slot, up_token)) {
             self.close_up(up_token, false);
             return;
         }

@@ -32,6 +32,8 @@ pub enum UpState {
 pub struct Up {
     /// Whom it leads to; keeps the endpoint's counters alive.
     pub endpoint: Arc<Endpoint>,
+    /// Number of the snapshot that the endpoint was last known to be in.
+    pub version: u64,
     /// State.
     pub state: UpState,
     /// The client whose exchange it carries.
@@ -66,9 +68,10 @@ pub struct Up {
 
 impl Up {
     /// A connection about to be opened.
-    pub fn new(endpoint: Arc<Endpoint>, client: Token, idle_for: Nanos) -> Self {
+    pub fn new(endpoint: Arc<Endpoint>, version: u64, client: Token, idle_for: Nanos) -> Self {
         Up {
             endpoint,
+            version,
             state: UpState::Connecting,
             client: Some(client),
             request: Vec::new(),
