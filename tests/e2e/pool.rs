@@ -47,8 +47,9 @@ fn idle_connections_go_in_time_and_when_the_engine_closes() {
 #[test]
 fn a_stale_connection_is_replaced_without_counting() {
     // Answers one request a connection and promises more; the second request on it meets a close.
-    let engine = Scripted::start(|wire, _| match (wire.connection, wire.request) {
+    let engine = Scripted::start(|wire, request| match (wire.connection, wire.request) {
         (0, 1) => Then::Reset,
+        _ if request.body != chat("").as_bytes() => wire.json("500 Internal Server Error", "", "{}"),
         _ => wire.json("200 OK", "", "{}"),
     });
     let gateway = Gateway::start(&[engine.endpoint("e0")], "router: { retries: 0, retry_budget: 0 }");
