@@ -13,9 +13,10 @@ fn connections_to_engines_are_reused() {
     let seen = count(&engine, "connections_seen");
     for _ in 0..10 {
         gateway.chat(&streamed(3)).expect(200);
+        // A stream's connection is free once its last chunk has come, a moment after `[DONE]`.
+        gateway.wait_metric("llmgw_upstream_idle_connections", |n| n == 1.0);
         gateway.chat(&chat("")).expect(200);
     }
-    gateway.wait_metric("llmgw_upstream_idle_connections", |n| n == 1.0);
     assert_eq!(gateway.metric("llmgw_upstream_connects_total"), 1.0);
     assert_eq!(gateway.metric("llmgw_upstream_reused_total"), 19.0);
     assert_eq!(count(&engine, "connections_seen") - seen, 1);
