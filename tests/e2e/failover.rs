@@ -197,3 +197,32 @@ fn redirects_of_engines_are_not_passed_on() {
     let answer = gateway.post(CHAT, "", &chat("")).expect(502);
     assert!(!answer.head.contains("10.9.8.7"), "{}", answer.head);
 }
+
+#[test]
+fn an_engine_that_takes_no_connection_is_504_connect() {
+    use std::net::{TcpListener, TcpStream};
+    let listener = TcpListener::bind("127.0.0.1:0").expect("a free port");
+    rustix::net::listen(&listener, 0).expect("the shortest backlog");
+    let address = listener.local_addr().expect("its address");
+    let gateway =
+        Gateway::start(&[endpoint("e0", &format!("http://{address}"))], "timeouts: { connect: 200ms }");
+    // Connections that nobody accepts, until the kernel drops what comes: to the gateway, a host that is away.
+    let wait = std::time::Duration::from_millis(100);
+    let held: Vec<_> = (0..16).map_while(|_| TcpStream::connect_timeout(&address, wait).ok()).collect();
+    assert!(held.len() < 16, "the backlog has an end");
+    let answer = gateway.chat(&chat("")).expect(504);
+    assert_eq!(answer.error_code(), "upstream_timeout");
+    assert_eq!(answer.json()["error"]["param"], "connect");
+    assert_eq!(gateway.metric("llmgw_timeouts_total{phase=\"connect\"}"), 1.0);
+}
+
+#[test]
+fn an_endless_head_of_an_engine_is_502() {
+    let engine = Scripted::start(|wire, _| {
+        wire.send("HTTP/1.1 200 OK\r\n");
+        while wire.send("x: y\r\n".repeat(1000)) {}
+        Then::Close
+    });
+    let gateway = Gateway::start(&[engine.endpoint("e0")], "");
+    assert_eq!(gateway.chat(&chat("")).expect(502).error_code(), "bad_upstream_response");
+}

@@ -1,7 +1,7 @@
 //! End-to-end tests: the built `llmgw` over real sockets, between raw clients and engines of this process.
 //!
-//! No test waits for time to pass: each waits for what it is about (bytes on a socket, a line of the log, a metric), and
-//! fails when that does not come within [`PATIENCE`].
+//! No test waits for time to pass: each waits for what it is about (bytes on a socket, a line of the log, a metric),
+//! and fails when that does not come within [`PATIENCE`].
 
 mod client;
 mod engine;
