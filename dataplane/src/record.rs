@@ -111,7 +111,7 @@ impl Outcome {
 pub struct Record {
     /// Given or made.
     pub request_id: RequestId,
-    /// `traceparent` as the client sent it.
+    /// `traceparent` as the client sent it, if it looks like one.
     pub traceparent: Option<Box<str>>,
     /// Unix time of its first byte, nanoseconds.
     pub started_wall_ns: u64,

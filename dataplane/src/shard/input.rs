@@ -14,9 +14,16 @@ use std::io::IoSlice;
 use std::sync::Arc;
 
 /// Requests of one connection that are answered at once before other connections get their turn.
-const BURST: usize = 16;
+const BURST: usize = 4;
 
 const CONTINUE: &[u8] = b"HTTP/1.1 100 Continue\r\n\r\n";
+
+/// A `traceparent` that may be one, for the record: of the standard's length, or a later version's somewhat longer one,
+/// and nothing that could end a line of a log.
+fn trace_context(value: &[u8]) -> Option<&str> {
+    let plausible = (55..=128).contains(&value.len()) && value.iter().all(u8::is_ascii_graphic);
+    std::str::from_utf8(value).ok().filter(|_| plausible)
+}
 
 impl<D: Driver> Shard<D> {
     /// Consumes what it can of `bytes`: as many whole requests as are answered at once, up to one whose answer has to
@@ -152,7 +159,7 @@ impl<D: Driver> Shard<D> {
             .get("x-request-id")
             .and_then(RequestId::from_client)
             .unwrap_or_else(|| RequestId::make(self.rng.u64(..), self.rng.u64(..)));
-        let traceparent = head.headers.get("traceparent").and_then(|value| std::str::from_utf8(value).ok());
+        let traceparent = head.headers.get("traceparent").and_then(trace_context);
         let framing = match head.body {
             RequestBody::None => BodyFraming::Complete,
             RequestBody::Sized(size) => BodyFraming::Sized(size),
