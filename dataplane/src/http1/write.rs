@@ -3,8 +3,6 @@
 //! **Invariant:** nothing that names this hop, its peers or their secrets passes in either direction. Underscores count
 //! as hyphens here, since some engines' frameworks cannot tell them apart.
 
-use std::io::Write as _;
-
 /// The end of a chunked body, without trailers.
 pub const LAST_CHUNK: &[u8] = b"0\r\n\r\n";
 /// What follows each chunk's data.
@@ -84,8 +82,7 @@ pub fn put_header(out: &mut Vec<u8>, name: &str, value: &[u8]) {
 
 /// Appends one field with a number.
 pub fn put_header_u64(out: &mut Vec<u8>, name: &str, value: u64) {
-    // Writing to a Vec cannot fail.
-    let _ = write!(out, "{name}: {value}\r\n");
+    put_header(out, name, itoa::Buffer::new().format(value).as_bytes());
 }
 
 /// The reason phrase; empty for statuses without a registered one.

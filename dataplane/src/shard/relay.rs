@@ -11,7 +11,7 @@ use crate::http1::{ResponseBody, ResponseHead};
 use crate::record::Outcome;
 use crate::shared::Stop;
 use crate::sse::error_event;
-use llmgw_routing::scan::UsageSkim;
+use llmgw_routing::scan::{UsageSkim, skim_chunk};
 use smallvec::SmallVec;
 use std::io::IoSlice;
 
@@ -109,7 +109,11 @@ impl<D: Driver> Shard<D> {
                 true
             }
             Reply::Plain(plain) => {
-                if let Some(skim) = &mut plain.skim {
+                if first && last {
+                    // The whole body at once, as small answers come: one walk tells it all.
+                    let info = plain.skim.take().map(|_| skim_chunk(payload)).unwrap_or_default();
+                    (ex.seen.usage, ex.seen.finish_reason) = (info.usage, info.finish_reason);
+                } else if let Some(skim) = &mut plain.skim {
                     skim.feed(payload);
                 }
                 if plain.framing == ClientFraming::Chunked {
@@ -231,7 +235,10 @@ impl<D: Driver> Shard<D> {
             Reply::None => {}
             Reply::Error { .. } => self.answer_engine_error(token),
             Reply::Plain(plain) => {
-                ex.seen.usage = plain.skim.take().and_then(UsageSkim::finish);
+                if let Some(skim) = plain.skim.take() {
+                    ex.seen.finish_reason = skim.finish_reason();
+                    ex.seen.usage = skim.finish();
+                }
                 if !self.flush_reply(token, true) {
                     return;
                 }

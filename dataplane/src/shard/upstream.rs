@@ -64,18 +64,22 @@ impl<D: Driver> Shard<D> {
         loop {
             let up = self.ups.get_mut(up_token)?;
             let rest = &bytes[used..];
-            let Some(end) = find_head_end(rest, up.scanned) else {
-                if rest.len() > HEAD_MAX {
+            let end = match find_head_end(rest, up.scanned) {
+                Some(end) if end <= HEAD_MAX => end,
+                None if rest.len() <= HEAD_MAX => {
+                    up.scanned = rest.len();
+                    if used > 0 {
+                        up.input = rest.to_vec();
+                        return Some(bytes.len());
+                    }
+                    return None;
+                }
+                // Also one that is complete: the bound must not depend on how the bytes were split.
+                _ => {
                     crate::mark!(upstream_head_too_large);
                     self.try_failed(token, Failure::Malformed);
                     return Some(bytes.len());
                 }
-                up.scanned = rest.len();
-                if used > 0 {
-                    up.input = rest.to_vec();
-                    return Some(bytes.len());
-                }
-                return None;
             };
             up.scanned = 0;
             let Ok(head) = parse_response(&rest[..end], &HEAD_LIMITS, false) else {

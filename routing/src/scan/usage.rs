@@ -1,7 +1,9 @@
 //! Token counts, finish reasons and errors in an engine's answers.
 
 use super::walk::{Cursor, SEPARATED, STRUCTURE, skip_until, spells};
+use memchr::memmem::{self, Finder};
 use smallvec::SmallVec;
+use std::sync::LazyLock;
 
 /// Largest usage object of a non-streamed answer that is looked at, bytes.
 const USAGE_MAX: usize = 4096;
@@ -60,7 +62,7 @@ impl FinishReason {
 /// What an event of a stream tells the gateway.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct ChunkInfo {
-    /// Whether `choices`, if it is an array, is empty.
+    /// Whether `choices`, if it is an array, is empty. Not told where nothing else is.
     pub choices_empty: Option<bool>,
     /// `usage`, if it is an object.
     pub usage: Option<Usage>,
@@ -71,7 +73,27 @@ pub struct ChunkInfo {
 }
 
 /// Looks at the top level of one JSON object, given whole.
+///
+/// Most events of a stream hold nothing but text: those are known by the absence of the few words that matter, and are
+/// not walked over.
 pub fn skim_chunk(json: &[u8]) -> ChunkInfo {
+    if says_nothing(json) { ChunkInfo::default() } else { walk_chunk(json) }
+}
+
+/// Whether no key that matters can have a value that does: each of the words, where it stands as a key, is followed by
+/// `null`. An escaped character could spell a key, and a false alarm costs only the walk.
+fn says_nothing(json: &[u8]) -> bool {
+    static WORDS: LazyLock<[Finder<'static>; 3]> =
+        LazyLock::new(|| ["usage\"", "error\"", "finish_reason\""].map(Finder::new));
+    let null_follows = |at: usize| {
+        let mut rest = json[at..].iter().skip_while(|byte| byte.is_ascii_whitespace());
+        rest.next() == Some(&b':') && rest.find(|byte| !byte.is_ascii_whitespace()) == Some(&b'n')
+    };
+    let harmless = |word: &Finder<'_>| word.find_iter(json).all(|at| null_follows(at + word.needle().len()));
+    memmem::find(json, b"\\u").is_none() && WORDS.iter().all(harmless)
+}
+
+pub(super) fn walk_chunk(json: &[u8]) -> ChunkInfo {
     let mut info = ChunkInfo::default();
     let mut cursor = Cursor::new(json);
     if !cursor.take(b'{') {

@@ -5,6 +5,8 @@
 //! The parsers are serde_json, and, where the set-up installed them, Python's `json` (with which vLLM and SGLang parse),
 //! `orjson`, pydantic's own parser, and a pydantic model of the fields with vLLM's types.
 
+#![allow(clippy::print_stdout)] // a test that is skipped says why
+
 use llmgw_routing::prefix::prefix_key;
 use llmgw_routing::scan::{Fields, RequestScan, ScanError, UsageAsk};
 use serde_json::{Map, Value, json};

@@ -33,7 +33,7 @@ use rustix::fd::OwnedFd;
 use rustix::io::{Errno, ioctl_fionread};
 use rustix::net::{
     AddressFamily, RecvFlags, SendAncillaryBuffer, SendFlags, Shutdown, SocketFlags, SocketType,
-    acceptfrom_with, connect, ipproto, recv, sendmsg, shutdown, socket_with, sockopt,
+    acceptfrom_with, connect, ipproto, recv, send, sendmsg, shutdown, socket_with, sockopt,
 };
 use slots::{Flags, Slots};
 use std::fmt;
@@ -501,7 +501,11 @@ impl Driver for EpollDriver {
             let want: usize = slices.iter().map(|s| s.len()).sum();
             self.counters.sends += 1;
             let flags = SendFlags::DONTWAIT | SendFlags::NOSIGNAL;
-            let took = match sendmsg(fd, slices, &mut SendAncillaryBuffer::default(), flags) {
+            let result = match slices {
+                [one] => send(fd, one, flags),
+                _ => sendmsg(fd, slices, &mut SendAncillaryBuffer::default(), flags),
+            };
+            let took = match result {
                 Ok(n) => n,
                 // Short of kernel memory counts as a full socket: the kernel says when there is space.
                 Err(Errno::AGAIN | Errno::NOBUFS | Errno::INTR) => 0,

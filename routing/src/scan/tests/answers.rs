@@ -1,5 +1,6 @@
 //! What is read out of engines' answers.
 
+use super::super::usage::walk_chunk;
 use super::super::{ChunkInfo, FinishReason, Usage, UsageSkim, skim_chunk};
 use proptest::prelude::*;
 use serde_json::{Value, json};
@@ -24,9 +25,12 @@ fn skim(json: &[u8]) -> (Option<Usage>, Option<FinishReason>) {
     whole
 }
 
-/// Both skims, which must agree where they tell the same.
+/// Both skims and the walk, which must agree where they tell the same.
 fn both(json: &str) -> ChunkInfo {
-    let info = skim_chunk(json.as_bytes());
+    let info = walk_chunk(json.as_bytes());
+    let silent = ChunkInfo { choices_empty: info.choices_empty, ..ChunkInfo::default() } == info;
+    let skimmed = skim_chunk(json.as_bytes());
+    assert!(skimmed == info || silent && skimmed == ChunkInfo::default(), "{json}");
     assert_eq!(skim(json.as_bytes()), (info.usage, info.finish_reason), "{json}");
     info
 }
