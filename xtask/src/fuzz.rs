@@ -1,7 +1,8 @@
 //! `cargo xtask fuzz`: libFuzzer over the parsers, on the stable compiler.
 //!
 //! The targets and their corpora are in `fuzz/`, a workspace of its own. A run works on a copy of the corpus, so that
-//! the repository's stays as it is; what crashed is kept in `fuzz/artifacts/`.
+//! the repository's stays as it is; what crashed is kept in `fuzz/artifacts/`. A soak run keeps what reaches new code:
+//! it is merged into the repository's corpus, up to a bound.
 
 use crate::proc::{self, Guard, Outcome, TempDir, cargo};
 use crate::setup;
@@ -16,8 +17,26 @@ const RUSTFLAGS: &str = "--cfg fuzzing -Cpasses=sancov-module -Cllvm-args=-sanit
     -Cllvm-args=-sanitizer-coverage-inline-8bit-counters -Cllvm-args=-sanitizer-coverage-pc-table \
     -Cllvm-args=-sanitizer-coverage-trace-compares -Cdebug-assertions -Ccodegen-units=1";
 
+/// Largest input that is kept, bytes.
+const KEPT_INPUT_MAX: u64 = 4 * 1024;
+/// Largest corpus of a target that is kept, bytes.
+const KEPT_CORPUS_MAX: u64 = 192 * 1024;
+
 /// Builds the targets and runs one or all for `seconds` each.
 pub fn run(seconds: u64, only: Option<&str>) -> Outcome {
+    run_and(seconds, only, &Options { sanitizer: None, keep: false })
+}
+
+/// What a longer run does besides.
+pub struct Options {
+    /// A sanitizer to build with, by its name.
+    pub sanitizer: Option<&'static str>,
+    /// Keep inputs that reach new code.
+    pub keep: bool,
+}
+
+/// As [`run`], and what the options say.
+pub fn run_and(seconds: u64, only: Option<&str>, options: &Options) -> Outcome {
     let targets = targets()?;
     if let Some(name) = only.filter(|name| !targets.iter().any(|t| t == name)) {
         return Err(format!("no fuzz target {name}; there are: {}", targets.join(", ")));
@@ -29,8 +48,8 @@ pub fn run(seconds: u64, only: Option<&str>) -> Outcome {
         println!("skipped: fuzzing; {told}");
         return Ok(());
     }
-    let host = build()?;
-    let folder = target_dir().join(host).join("release");
+    let host = build(options.sanitizer)?;
+    let folder = target_dir(options.sanitizer).join(host).join("release");
     let wanted: Vec<&String> =
         targets.iter().filter(|t| only.is_none_or(|name| name == t.as_str())).collect();
     // A target runs on one core.
@@ -43,7 +62,7 @@ pub fn run(seconds: u64, only: Option<&str>) -> Outcome {
             .collect::<Outcome<_>>()?;
         for run in runs {
             let target = run.target.clone();
-            match run.finish() {
+            match run.finish(options.keep) {
                 Ok(told) => println!("{told}"),
                 Err(told) => {
                     println!("{told}");
@@ -66,22 +85,28 @@ fn targets() -> Outcome<Vec<String>> {
 }
 
 /// Builds all targets; answers the host's triple, which names the output folder.
-fn build() -> Outcome<String> {
-    let told = proc::capture(Command::new("rustc").arg("-vV"))?;
-    let host = told.lines().find_map(|line| line.strip_prefix("host: ")).ok_or("rustc -vV names no host")?;
+fn build(sanitizer: Option<&str>) -> Outcome<String> {
+    let host = proc::host()?;
     let mut command = cargo();
-    command.args(["build", "--release", "--bins", "--manifest-path", "fuzz/Cargo.toml", "--target", host]);
-    command.arg("--target-dir").arg(target_dir());
+    command.args(["build", "--release", "--bins", "--manifest-path", "fuzz/Cargo.toml", "--target", &host]);
+    command.arg("--target-dir").arg(target_dir(sanitizer));
     // Naming the target keeps the flags away from build scripts.
-    command.env("RUSTFLAGS", RUSTFLAGS);
+    match sanitizer {
+        // The stable compiler has it, behind this.
+        Some(name) => {
+            command.env("RUSTFLAGS", format!("{RUSTFLAGS} -Zsanitizer={name}")).env("RUSTC_BOOTSTRAP", "1")
+        }
+        None => command.env("RUSTFLAGS", RUSTFLAGS),
+    };
     proc::run(&mut command)?;
-    Ok(host.to_owned())
+    Ok(host)
 }
 
 /// Its own: the flags differ from those of every other build.
-fn target_dir() -> PathBuf {
-    std::env::var_os("CARGO_TARGET_DIR")
-        .map_or_else(|| "fuzz/target".into(), |dir| PathBuf::from(dir).join("fuzz"))
+fn target_dir(sanitizer: Option<&str>) -> PathBuf {
+    let dir = std::env::var_os("CARGO_TARGET_DIR")
+        .map_or_else(|| "fuzz/target".into(), |dir| PathBuf::from(dir).join("fuzz"));
+    sanitizer.map_or_else(|| dir.clone(), |name| dir.join(name))
 }
 
 /// A target at work, on a copy of its corpus.
@@ -90,13 +115,16 @@ struct Run {
     binary: PathBuf,
     process: Guard,
     folder: TempDir,
+    /// The repository's corpus.
+    seeds: PathBuf,
 }
 
 impl Run {
     fn start(binary: &Path, home: &Path, target: &str, seconds: u64) -> Outcome<Self> {
         let folder = TempDir::new(&format!("fuzz-{target}"))?;
         let corpus = folder.path().join("corpus");
-        copy(&home.join("corpus").join(target), &corpus)?;
+        let seeds = home.join("corpus").join(target);
+        copy(&seeds, &corpus)?;
         let artifacts = home.join("artifacts").join(target);
         std::fs::create_dir_all(&artifacts)
             .map_err(|e| format!("cannot make {}: {e}", artifacts.display()))?;
@@ -106,11 +134,11 @@ impl Run {
         command.args(["-timeout=10", "-rss_limit_mb=1024", "-print_final_stats=1", "-verbosity=0"]);
         println!("$ {}", proc::spell(&command));
         let process = Guard::start(target, &mut command, &folder.path().join("log"))?;
-        Ok(Run { target: target.to_owned(), binary: binary.to_owned(), process, folder })
+        Ok(Run { target: target.to_owned(), binary: binary.to_owned(), process, folder, seeds })
     }
 
     /// Waits; answers what was done, or what failed and how to see it again.
-    fn finish(mut self) -> Outcome<String> {
+    fn finish(mut self, keep: bool) -> Outcome<String> {
         let status = self.process.wait()?;
         // libFuzzer may print inputs as they are.
         let log = std::fs::read(self.folder.path().join("log")).unwrap_or_default();
@@ -119,7 +147,9 @@ impl Run {
         if status.success() {
             let runs = after("stat::number_of_executed_units:").unwrap_or("?");
             let found = after("stat::new_units_added:").unwrap_or("?");
-            return Ok(format!("{}: {runs} runs, {found} inputs that reach new code, no fault", self.target));
+            let kept = if keep { format!(", {} kept", self.keep()?) } else { String::new() };
+            let target = &self.target;
+            return Ok(format!("{target}: {runs} runs, {found} inputs that reach new code, no fault{kept}"));
         }
         let tail: Vec<&str> = log.lines().rev().take(40).collect();
         let tail: Vec<&str> = tail.into_iter().rev().collect();
@@ -131,13 +161,48 @@ impl Run {
     }
 }
 
+impl Run {
+    /// Adds to the repository's corpus what reaches code that it does not, the smallest first; answers how many inputs.
+    fn keep(&self) -> Outcome<usize> {
+        let merged = self.folder.path().join("merged");
+        copy(&self.seeds, &merged)?;
+        let mut command = Command::new(&self.binary);
+        command.arg("-merge=1").arg(format!("-max_len={KEPT_INPUT_MAX}")).arg("-rss_limit_mb=1024");
+        command.arg(&merged).arg(self.folder.path().join("corpus"));
+        let mut merge = Guard::start(&self.target, &mut command, &self.folder.path().join("merge-log"))?;
+        if !merge.wait()?.success() {
+            return Err(format!("{}: the corpora could not be merged", self.target));
+        }
+        let size = |path: &Path| path.metadata().map_or(0, |data| data.len());
+        let mut total: u64 = files(&self.seeds).iter().map(|path| size(path)).sum();
+        let mut new = files(&merged);
+        new.retain(|path| path.file_name().is_some_and(|name| !self.seeds.join(name).exists()));
+        new.sort_by_key(|path| size(path));
+        let mut kept = 0;
+        for path in new {
+            total += size(&path);
+            if total > KEPT_CORPUS_MAX {
+                break;
+            }
+            let to = self.seeds.join(path.file_name().unwrap_or_default());
+            std::fs::copy(&path, &to).map_err(|e| format!("cannot write {}: {e}", to.display()))?;
+            kept += 1;
+        }
+        Ok(kept)
+    }
+}
+
+fn files(folder: &Path) -> Vec<PathBuf> {
+    let entries = std::fs::read_dir(folder).into_iter().flatten().flatten();
+    entries.filter(|e| e.file_type().is_ok_and(|kind| kind.is_file())).map(|e| e.path()).collect()
+}
+
 /// Copies a corpus; a target without one starts from nothing.
 fn copy(from: &Path, to: &Path) -> Outcome {
     std::fs::create_dir_all(to).map_err(|e| format!("cannot make {}: {e}", to.display()))?;
-    let Ok(entries) = std::fs::read_dir(from) else { return Ok(()) };
-    for entry in entries.flatten().filter(|e| e.file_type().is_ok_and(|kind| kind.is_file())) {
-        std::fs::copy(entry.path(), to.join(entry.file_name()))
-            .map_err(|e| format!("cannot copy {}: {e}", entry.path().display()))?;
+    for path in files(from) {
+        std::fs::copy(&path, to.join(path.file_name().unwrap_or_default()))
+            .map_err(|e| format!("cannot copy {}: {e}", path.display()))?;
     }
     Ok(())
 }

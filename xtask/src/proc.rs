@@ -33,6 +33,13 @@ pub fn target_dir() -> PathBuf {
     std::env::var_os("CARGO_TARGET_DIR").map_or_else(|| root().join("target"), PathBuf::from)
 }
 
+/// The triple of this machine.
+pub fn host() -> Outcome<String> {
+    let told = capture(Command::new("rustc").arg("-vV"))?;
+    let host = told.lines().find_map(|line| line.strip_prefix("host: "));
+    Ok(host.ok_or("rustc -vV names no host")?.to_owned())
+}
+
 /// Whether `program ARGS` can be run and succeeds.
 pub fn works(program: &str, args: &[&str]) -> bool {
     let mut command = Command::new(program);

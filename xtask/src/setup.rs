@@ -13,17 +13,17 @@ mod tests;
 
 /// Something the tests need from the machine.
 pub struct Step {
-    name: &'static str,
+    pub name: &'static str,
     /// Tests whose name contains this cannot run without it; empty: only convenience.
-    tests: &'static str,
+    pub tests: &'static str,
     /// What is wrong, if anything.
-    check: fn() -> Result<(), String>,
+    pub check: fn() -> Result<(), String>,
     /// Debian packages that mend it.
-    apt: &'static [&'static str],
+    pub apt: &'static [&'static str],
     /// What mends it without apt, or after it.
-    make: Option<fn() -> Outcome>,
+    pub make: Option<fn() -> Outcome>,
     /// What to do where apt cannot help.
-    otherwise: &'static str,
+    pub otherwise: &'static str,
 }
 
 /// Descriptors that the test of many streams needs in one process: both sides of each stream, and some.

@@ -7,6 +7,8 @@ use std::net::{SocketAddr, TcpStream};
 use std::process::Command;
 use std::time::{Duration, Instant};
 
+mod hostile;
+mod memory;
 #[cfg(test)]
 mod tests;
 
@@ -19,8 +21,14 @@ pub enum What {
     Streams,
     /// The simulation with many more seeds
     Sim,
-    /// The fuzz targets
+    /// The fuzz targets; inputs that reach new code are kept in their corpora
     Fuzz,
+    /// The unsafe code's tests, and the fuzz targets, under AddressSanitizer
+    Asan,
+    /// The parsers' tests under Miri, where that is installed
+    Miri,
+    /// slowhttptest's attacks, from Debian, against the gateway
+    Slow,
     /// One after another
     All,
 }
@@ -56,7 +64,17 @@ pub fn run(what: What, minutes: u64) -> Outcome {
         simulation(minutes)?;
     }
     if wanted(What::Fuzz) {
-        crate::fuzz::run((minutes * 60 / 4).max(1), None)?;
+        let options = crate::fuzz::Options { sanitizer: None, keep: true };
+        crate::fuzz::run_and(minutes * 60, None, &options)?;
+    }
+    if wanted(What::Asan) {
+        memory::asan(minutes)?;
+    }
+    if wanted(What::Miri) {
+        memory::miri()?;
+    }
+    if wanted(What::Slow) {
+        hostile::slowhttptest(minutes)?;
     }
     Ok(())
 }

@@ -1,8 +1,15 @@
 use super::*;
 use std::os::unix::fs::PermissionsExt;
 
-/// Runs a script in a target's place.
+/// Runs a script in a target's place; the corpus stays as it is.
 fn run(name: &str, script: &str) -> Outcome<String> {
+    let (told, seeds) = run_and_keep(name, script, false);
+    assert_eq!(seeds, ["seed"], "the corpus stays as it is");
+    told
+}
+
+/// Runs a script in a target's place; what it tells, and the corpus after it.
+fn run_and_keep(name: &str, script: &str, keep: bool) -> (Outcome<String>, Vec<String>) {
     let home = TempDir::new(&format!("fuzz-home-{name}")).expect("a folder");
     let seeds = home.path().join("corpus").join(name);
     std::fs::create_dir_all(&seeds).expect("a folder");
@@ -10,9 +17,21 @@ fn run(name: &str, script: &str) -> Outcome<String> {
     let binary = home.path().join(name);
     std::fs::write(&binary, format!("#!/bin/sh\n{script}\n")).expect("a file");
     std::fs::set_permissions(&binary, std::fs::Permissions::from_mode(0o755)).expect("may be run");
-    let outcome = Run::start(&binary, home.path(), name, 1)?.finish();
-    assert_eq!(std::fs::read_dir(&seeds).expect("a folder").count(), 1, "the corpus stays as it is");
-    outcome
+    let outcome = Run::start(&binary, home.path(), name, 1).and_then(|run| run.finish(keep));
+    let name = |path: PathBuf| path.file_name().expect("a name").to_string_lossy().into_owned();
+    let mut names: Vec<String> = files(&seeds).into_iter().map(name).collect();
+    names.sort();
+    (outcome, names)
+}
+
+#[test]
+fn what_reaches_new_code_is_kept_up_to_a_bound() {
+    // Found: two small inputs, and one that does not fit any more.
+    let merge = "if [ \"$1\" = -merge=1 ]; then cp \"$5\"/* \"$4\"; exit; fi";
+    let find = "echo a > \"$1/a\"; echo b > \"$1/b\"; head -c 300000 /dev/zero > \"$1/large\"";
+    let (told, corpus) = run_and_keep("keeping", &format!("{merge}; {find}"), true);
+    assert!(told.expect("no fault").ends_with(", 2 kept"));
+    assert_eq!(corpus, ["a", "b", "seed"]);
 }
 
 #[test]
