@@ -39,7 +39,7 @@ impl<D: Driver> Shard<D> {
             generation && fields.stream && ex.settings.inject_usage && fields.usage == UsageAsk::NotAsked;
         let edits = if inject { inject_usage(fields, &ex.body.bytes) } else { Edits::default() };
         let mut prefix = SmallVec::new();
-        if model.profile.needs_prefix() {
+        if model.endpoints.len() > 1 && model.profile.needs_prefix() {
             prefix_key(fields, &ex.body.bytes, &mut prefix);
         }
         ex.dispatch = Some(Dispatch {
