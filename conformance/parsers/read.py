@@ -8,6 +8,8 @@ import io
 import json
 import sys
 
+# The event loop, once there is one.
+LOOP = []
 
 def by_h11(data):
     import h11
@@ -31,9 +33,6 @@ def by_h11(data):
         elif isinstance(event, h11.EndOfMessage):
             out.append(current)
             current = None
-            if connection.our_state is h11.SEND_RESPONSE and connection.their_state is h11.DONE:
-                if not connection.trailing_data[0]:
-                    break
     if current is not None or connection.trailing_data[0]:
         raise ValueError("incomplete")
     return out
@@ -70,6 +69,9 @@ def by_aiohttp(data):
     from aiohttp.base_protocol import BaseProtocol
     from aiohttp.http_parser import HttpRequestParserPy
 
+    if not LOOP:
+        LOOP.append(asyncio.new_event_loop())
+
     async def read():
         loop = asyncio.get_running_loop()
         parser = HttpRequestParserPy(BaseProtocol(loop), loop, 2**16)
@@ -83,7 +85,7 @@ def by_aiohttp(data):
             out.append([message.method, message.path, body])
         return out
 
-    return asyncio.run(read())
+    return LOOP[0].run_until_complete(read())
 
 
 def by_http_server(data):

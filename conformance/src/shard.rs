@@ -87,8 +87,9 @@ impl Stack {
             }
             Side::Response => {
                 self.script = Some(Script { pieces, end: case.end });
-                let request = [&case.request[..], &probe()].concat();
-                self.exchange(&[request], End::Keep, false)
+                // The probe waits: an answer to nothing that comes while another request is under way on the
+                // connection cannot be told from that one's.
+                self.exchange(&[case.request.clone(), probe()], End::Keep, false)
             }
         }
     }

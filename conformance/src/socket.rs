@@ -54,11 +54,11 @@ impl ScriptedEngine {
             *state = State::default();
             if case.side == Side::Response {
                 state.script = Some((case.bytes(), case.end));
-                writes = vec![case.request.clone()];
+                writes = vec![case.request.clone(), probe()];
                 end = End::Keep;
             }
         }
-        if case.probe || case.side == Side::Response {
+        if case.probe && case.side == Side::Request {
             writes.last_mut().expect("a case writes something").extend(probe());
         }
         let head = case.side == Side::Request && case.bytes().starts_with(b"HEAD ");
