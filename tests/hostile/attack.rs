@@ -17,7 +17,12 @@ const TIMED: usize = 150;
 const ROUNDS: usize = 3;
 
 const CONFIG: &str = "
-limits: { max_header: 32KiB, max_body: 1MiB, max_connections: 2000, max_connections_per_client: 2000, buffered_total: 64MiB }
+limits:
+  max_header: 32KiB
+  max_body: 1MiB
+  max_connections: 2000
+  max_connections_per_client: 2000
+  buffered_total: 64MiB
 timeouts: { header: 60s, idle: 60s, body_idle: 60s }";
 
 /// What an attacker does first, so that the gateway holds as much as it will for it.

@@ -1,4 +1,5 @@
-//! What a peer says stays what it is: text in its place. It chooses no address, begins no header, no log line, no label.
+//! What a peer says stays what it is: text in its place. It chooses no address, begins no header, no log line, no
+//! label.
 
 use crate::client::{CHAT, chat, post};
 use crate::engine::{Request, Scripted, Then, Wire, endpoints, sim};
@@ -185,7 +186,8 @@ fn nothing_that_a_client_says_chooses_an_address() {
         format!("GET /v1/models HTTP/1.1\r\nhost: gw\r\nconnection: close\r\nupgrade: websocket\r\n\r\n"),
         format!(
             "POST {CHAT} HTTP/1.1\r\nhost: gw\r\nforwarded: host={to}\r\nx-forwarded-host: {to}\r\nx-forwarded-for: {to}\r\n\
-             x-real-ip: {to}\r\nx-original-url: http://{to}/\r\nx-rewrite-url: http://{to}/\r\nreferer: http://{to}/\r\n\
+             x-real-ip: {to}\r\nx-original-url: http://{to}/\r\nx-rewrite-url: http://{to}/\r\n\
+             referer: http://{to}/\r\n\
              x-llmgw-replica: http://{to}\r\nx-tl-kv-handle: {to}\r\nx-tl-priority: 9\r\nproxy: http://{to}\r\n{rest}"
         ),
     ] {

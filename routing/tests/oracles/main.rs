@@ -2,8 +2,8 @@
 //!
 //! `cases.txt` holds the bodies and, for each, which parser takes a side of its own. The rule that must hold for all of
 //! them: whoever accepts a body that the gateway accepts reads the same value from every field that the gateway reads.
-//! The parsers are serde_json, and, where the set-up installed them, Python's `json` (with which vLLM and SGLang parse),
-//! `orjson`, pydantic's own parser, and a pydantic model of the fields with vLLM's types.
+//! The parsers are serde_json, and, where the set-up installed them, Python's `json` (with which vLLM and SGLang
+//! parse), `orjson`, pydantic's own parser, and a pydantic model of the fields with vLLM's types.
 
 #![allow(clippy::print_stdout)] // a test that is skipped says why
 
@@ -24,8 +24,8 @@ struct Case {
     body: Vec<u8>,
 }
 
-/// A case a line: `y` or `n`, name, parsers that disagree (`prompt`: all of them, on the prompt), ` | `, body. In the body `%XX` is a byte, `%(N)[text]` a
-/// text repeated.
+/// A case a line: `y` or `n`, name, parsers that disagree (`prompt`: all of them, on the prompt), ` | `, body. In the
+/// body `%XX` is a byte, `%(N)[text]` a text repeated.
 fn cases() -> Vec<Case> {
     let lines = include_str!("cases.txt").lines().filter(|line| !line.is_empty() && !line.starts_with('#'));
     lines
