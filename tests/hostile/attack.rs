@@ -121,6 +121,7 @@ fn settled(gateway: &Gateway) {
 }
 
 #[test]
+#[allow(clippy::print_stdout)] // the figures that the threat model quotes
 fn a_hostile_connection_costs_bounded_memory() {
     for (at, attack) in (0..2).flat_map(|at| ATTACKS.iter().map(move |attack| (at, attack))) {
         // Where there is no io_uring, `auto` is epoll, which needs less.
@@ -167,6 +168,7 @@ fn p99(gateway: &Gateway) -> Duration {
 
 /// Attackers that keep at it while clients that behave are timed, in turn with quiet.
 #[test]
+#[allow(clippy::print_stdout)] // as above
 fn clients_that_behave_notice_little() {
     let engine = sim();
     let gateway = gateway(&engine, "auto");

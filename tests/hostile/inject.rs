@@ -183,7 +183,7 @@ fn nothing_that_a_client_says_chooses_an_address() {
         format!("POST {CHAT}@{to} HTTP/1.1\r\nhost: gw\r\n{rest}"),
         format!("CONNECT {to} HTTP/1.1\r\nhost: {to}\r\nconnection: close\r\n\r\n"),
         format!("GET http://{to}/v1/models HTTP/1.1\r\nhost: {to}\r\nconnection: close\r\n\r\n"),
-        format!("GET /v1/models HTTP/1.1\r\nhost: gw\r\nconnection: close\r\nupgrade: websocket\r\n\r\n"),
+        "GET /v1/models HTTP/1.1\r\nhost: gw\r\nconnection: close\r\nupgrade: websocket\r\n\r\n".to_owned(),
         format!(
             "POST {CHAT} HTTP/1.1\r\nhost: gw\r\nforwarded: host={to}\r\nx-forwarded-host: {to}\r\nx-forwarded-for: {to}\r\n\
              x-real-ip: {to}\r\nx-original-url: http://{to}/\r\nx-rewrite-url: http://{to}/\r\n\

@@ -93,6 +93,7 @@ fn messages(events: Vec<Event>) -> Vec<Event> {
 }
 
 /// Compares before and after for every case, as one of the readers outside sees them.
+#[allow(clippy::print_stdout)] // how much was compared
 fn agree(mut reader: Reader) {
     let mut compared = 0usize;
     for case in corpus() {

@@ -66,6 +66,7 @@ fn script(name: &str) -> PathBuf {
 }
 
 /// Where the set-up put the packages. Without them the test is skipped, but not in CI.
+#[allow(clippy::print_stdout)] // the reason why a test is skipped
 fn home(kind: &str) -> Option<PathBuf> {
     let home = Path::new(env!("CARGO_TARGET_TMPDIR")).join("../oracles").join(kind);
     if home.join("installed").exists() {

@@ -191,6 +191,7 @@ fn serde_json_reads_the_same() {
 }
 
 #[test]
+#[allow(clippy::print_stdout)] // how much was compared
 fn oracle_python_reads_the_same() {
     let Some(mut reader) = Reader::python() else { return };
     let (mut compared, mut differs) = (0, Vec::new());
@@ -246,6 +247,7 @@ impl Drop for Reader {
 }
 
 /// Where the set-up put the packages. Without them the test is skipped, but not in CI.
+#[allow(clippy::print_stdout)] // the reason why a test is skipped
 fn home(kind: &str) -> Option<PathBuf> {
     let home = Path::new(env!("CARGO_TARGET_TMPDIR")).join("../oracles").join(kind);
     if home.join("installed").exists() {
