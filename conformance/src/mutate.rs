@@ -51,10 +51,10 @@ const MORSELS: &[&[u8]] = &[
     b"[::1]",
 ];
 
-/// One to four changes of `base`; some take bytes from `other`.
+/// One to three changes of `base`; some take bytes from `other`.
 pub fn mutate(rng: &mut fastrand::Rng, base: &[u8], other: &[u8]) -> Vec<u8> {
     let mut bytes = base.to_vec();
-    for _ in 0..rng.usize(1..=4) {
+    for _ in 0..rng.usize(1..=3) {
         change(rng, &mut bytes, other);
     }
     bytes

@@ -36,6 +36,8 @@ pub(super) struct Fields<'b> {
     pub chunked: bool,
     pub close: bool,
     pub keep_alive: bool,
+    /// `Content-Type` occurs more than once.
+    pub repeated_content_type: bool,
     pub connection: ConnectionNamed<'b>,
 }
 
@@ -43,9 +45,14 @@ impl<'b> Fields<'b> {
     /// Reads the fields of a message of HTTP/1.1 (`http11`) or HTTP/1.0.
     pub(super) fn read(headers: &Headers<'b>, http11: bool) -> Result<Self, HeadError> {
         let mut fields = Fields::default();
+        let mut content_type = false;
         for (name, value) in headers.iter() {
             match name.len() {
                 10 if name.eq_ignore_ascii_case("connection") => fields.read_connection(value)?,
+                12 if name.eq_ignore_ascii_case("content-type") => {
+                    fields.repeated_content_type |= content_type;
+                    content_type = true;
+                }
                 14 if name.eq_ignore_ascii_case("content-length") => {
                     if fields.content_length.is_some() {
                         return Err(HeadError::RepeatedContentLength);

@@ -90,6 +90,8 @@ pub enum RequestError {
     Host,
     /// An absolute target names another authority than `Host`.
     HostMismatch,
+    /// `Content-Type` twice: servers differ in which one they believe.
+    RepeatedContentType,
     /// CONNECT.
     Connect,
     /// An expectation other than `100-continue`.
@@ -125,6 +127,7 @@ impl fmt::Display for RequestError {
             RequestError::RepeatedHost => "Host occurs more than once",
             RequestError::Host => "Host is not a host name or address with an optional port",
             RequestError::HostMismatch => "the request target and Host name different authorities",
+            RequestError::RepeatedContentType => "Content-Type occurs more than once",
             RequestError::Connect => "CONNECT is not implemented",
             RequestError::Expectation => "the only expectation supported is 100-continue",
         })
@@ -164,6 +167,9 @@ pub fn parse_request<'b>(head: &'b [u8], limits: &HeadLimits) -> Result<RequestH
     let target = parse_target(target, method).ok_or(RequestError::Target)?;
     let fields = Fields::read(&headers, http11)?;
     check_authority(&headers, &target, http11)?;
+    if fields.repeated_content_type {
+        return Err(RequestError::RepeatedContentType);
+    }
     let body = match fields.content_length {
         Some(bytes) => RequestBody::Sized(bytes),
         None if fields.chunked => RequestBody::Chunked,

@@ -159,7 +159,8 @@ const HOP_BY_HOP: &[&str] = &[
     "proxy-authentication-info",
 ];
 
-/// Written anew or of no business to an engine: framing, secrets, the client's address and origin.
+/// Written anew or of no business to an engine: framing, secrets, the client's address and origin, and what says
+/// something of answers or of parts, which some servers refuse when it comes twice.
 const NEVER_TO_ENGINES: &[&str] = &[
     "host",
     "content-length",
@@ -176,6 +177,11 @@ const NEVER_TO_ENGINES: &[&str] = &[
     "via",
     "origin",
     "referer",
+    "content-location",
+    "content-range",
+    "etag",
+    "max-forwards",
+    "server",
 ];
 const NEVER_TO_ENGINES_PREFIXES: &[&str] =
     &["proxy-", "x-llmgw-", "x-tl-", "x-forwarded-", "access-control-", "sec-"];

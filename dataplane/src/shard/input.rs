@@ -373,9 +373,13 @@ enum Taken {
 /// Header lines that go on to the engine, each ended.
 fn forwarded(head: &RequestHead<'_>) -> Vec<u8> {
     let mut out = Vec::with_capacity(192);
-    let mut content_type = false;
+    let (mut content_type, mut user_agent) = (false, false);
     for (name, value) in head.headers.iter() {
         if forward_request_header(name) && !head.connection.contains(name) {
+            // Some servers refuse a second one.
+            if name.eq_ignore_ascii_case("user-agent") && std::mem::replace(&mut user_agent, true) {
+                continue;
+            }
             content_type |= name.eq_ignore_ascii_case("content-type");
             put_header(&mut out, name, value);
         }
