@@ -41,7 +41,10 @@ pub struct Seen {
     pub captures: Vec<Vec<u8>>,
 }
 
-fn split_head(bytes: &[u8]) -> Option<(String, Vec<(String, String)>, usize)> {
+/// First line, fields, and bytes of a head.
+type Head = (String, Vec<(String, String)>, usize);
+
+fn split_head(bytes: &[u8]) -> Option<Head> {
     let end = bytes.windows(4).position(|window| window == b"\r\n\r\n")? + 4;
     let text: String = bytes[..end].iter().map(|&b| char::from(b)).collect();
     let mut lines = text.split("\r\n");

@@ -1,5 +1,7 @@
 //! Every case, whole and split at every byte, against a shard over the simulated network.
 
+#![allow(clippy::print_stdout)] // the table of verdicts
+
 use llmgw_conformance::case::{Case, all};
 use llmgw_conformance::judge::check;
 use llmgw_conformance::shard::Stack;

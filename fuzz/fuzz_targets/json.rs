@@ -103,8 +103,10 @@ fn check(body: &[u8], members: &[Member], scanned: Result<Fields, ScanError>) {
         if whole.is_some() {
             assert_eq!(number, whole, "{key}");
         } else if let Some(float) = read.and_then(|text| serde_json::from_slice::<f64>(text).ok()) {
-            // What it is as a double, saturated; nothing for a negative number.
-            assert_eq!(number, (float >= 0.0).then_some(float as u64), "{key}");
+            // What it is as a double, as far as a double is exact; nothing for a negative number.
+            if float.abs() < 9e15 {
+                assert_eq!(number, (float >= 0.0).then_some(float as u64), "{key}");
+            }
         }
     }
     let models: Vec<_> = members.iter().filter(|m| m.key == b"model").map(|m| m.value.clone()).collect();

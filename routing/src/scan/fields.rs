@@ -271,10 +271,30 @@ fn count(text: &[u8]) -> Option<Option<u64>> {
     if text.len() > NUMBER_MAX || !matches!(text[0], b'-' | b'0'..=b'9') {
         return None;
     }
-    let number: f64 = std::str::from_utf8(text).ok()?.parse().ok()?;
-    if !number.is_finite() || number.fract() != 0.0 {
+    if !std::str::from_utf8(text).ok()?.parse::<f64>().ok()?.is_finite() {
         return None;
     }
-    #[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss)] // whole and not negative; saturates
-    Some((number >= 0.0).then_some(number as u64))
+    let (negative, text) = text.strip_prefix(b"-").map_or((false, text), |rest| (true, rest));
+    let exponent_at = text.iter().position(|byte| matches!(byte, b'e' | b'E')).unwrap_or(text.len());
+    let exponent = match std::str::from_utf8(text.get(exponent_at + 1..).unwrap_or_default()).ok()? {
+        "" => 0,
+        digits => digits.parse::<i32>().ok()?,
+    };
+    let point_at = text[..exponent_at].iter().position(|byte| *byte == b'.').unwrap_or(exponent_at);
+    let digits =
+        || text[..exponent_at].iter().filter(|byte| **byte != b'.').map(|byte| u64::from(byte - b'0'));
+    // Digits before the point, once the exponent has moved it. By the text, not as a double: a double of this size
+    // could be whole where the number is not.
+    let whole = i64::try_from(point_at).ok()? + i64::from(exponent);
+    let places = digits().zip(0_i64..);
+    if places.clone().any(|(digit, place)| digit != 0 && place >= whole) {
+        return None;
+    }
+    let zeros =
+        if digits().all(|digit| digit == 0) { 0 } else { whole - i64::try_from(digits().count()).ok()? };
+    let number = places.filter(|(_, place)| *place < whole).map(|(digit, _)| digit);
+    let shifted = std::iter::repeat_n(0, usize::try_from(zeros.clamp(0, 20)).ok()?);
+    let number =
+        number.chain(shifted).fold(0_u64, |number, digit| number.saturating_mul(10).saturating_add(digit));
+    Some((!negative || number == 0).then_some(number))
 }

@@ -119,6 +119,12 @@ fn numbers_that_count() {
         ("-0", Some(0)),
         ("16.0", Some(16)),
         ("1e3", Some(1000)),
+        ("1.50e1", Some(15)),
+        ("160.0e-1", Some(16)),
+        ("0.0e-5", Some(0)),
+        ("-0.0", Some(0)),
+        ("-1.0", None),
+        ("1e30", Some(u64::MAX)),
         ("null", None),
     ] {
         let body = format!(r#"{{"max_tokens":{value},"model":"m"}}"#);
@@ -137,6 +143,9 @@ fn what_could_be_read_in_two_ways_is_refused() {
         (r#""max_tokens":"7""#, number),
         (r#""max_tokens":true"#, number),
         (r#""max_tokens":7.5"#, number),
+        // Whole as a double, but not as it stands.
+        (r#""max_tokens":441687440737095516.5"#, number),
+        (r#""max_tokens":15e-1"#, number),
         (r#""max_tokens":1e400"#, number),
         (r#""max_completion_tokens":[7]"#, number),
         (r#""n":{}"#, number),
