@@ -20,7 +20,7 @@ pub fn in_ci() -> bool {
 pub fn python() -> Result<PathBuf, String> {
     let target = std::env::var_os("CARGO_TARGET_DIR")
         .map_or_else(|| Path::new(env!("CARGO_MANIFEST_DIR")).join("../target"), PathBuf::from);
-    let python = target.join("conformance-venv/bin/python");
+    let python = target.join("oracles/python/bin/python");
     let imports = "import h11, httptools, aiohttp.http_parser";
     works(&python, &["-c", imports]).map(|()| python).map_err(|why| {
         format!("no Python with h11, httptools and aiohttp ({why}); `cargo xtask test` sets it up")

@@ -22,19 +22,22 @@ fn count(cases: &[Case], column: &Column, family: &str, level: Option<Level>) ->
     (run.iter().filter(|result| result.is_ok()).count(), run.len())
 }
 
-/// Markdown with one row a family: passed of run, by gateway and level.
-pub fn markdown(cases: &[Case], columns: &[Column]) -> String {
+/// Markdown with one row a family: passed of run. Columns from `own` on are other gateways', also by level.
+pub fn markdown(cases: &[Case], columns: &[Column], own: usize) -> String {
     let mut families: BTreeMap<&str, usize> = BTreeMap::new();
     cases.iter().for_each(|case| *families.entry(&case.family).or_default() += 1);
     let mut out = String::from("| family | cases |");
     for (i, column) in columns.iter().enumerate() {
         let _ = write!(out, " {} |", column.name);
-        if i > 0 {
-            let _ = write!(out, " where the RFC says must | where it leaves a choice |");
+        if i >= own {
+            let _ = write!(out, " must | strict |");
         }
     }
     out.push_str("\n|---|--:|");
-    columns.iter().enumerate().for_each(|(i, _)| out.push_str(if i > 0 { "--:|--:|--:|" } else { "--:|" }));
+    columns
+        .iter()
+        .enumerate()
+        .for_each(|(i, _)| out.push_str(if i >= own { "--:|--:|--:|" } else { "--:|" }));
     out.push('\n');
     let rows = families.iter().map(|(family, cases)| (*family, *cases));
     for (family, cases_of) in rows.chain([("", cases.len())]) {
@@ -42,7 +45,7 @@ pub fn markdown(cases: &[Case], columns: &[Column]) -> String {
         let _ = write!(out, "| {name} | {cases_of} |");
         for (i, column) in columns.iter().enumerate() {
             let levels: &[Option<Level>] =
-                if i > 0 { &[None, Some(Level::Must), Some(Level::Strict)] } else { &[None] };
+                if i >= own { &[None, Some(Level::Must), Some(Level::Strict)] } else { &[None] };
             for level in levels {
                 let (passed, run) = count(cases, column, family, *level);
                 let cell = if run == 0 { "-".to_owned() } else { format!("{passed}/{run}") };
