@@ -16,14 +16,16 @@ pub struct Raw {
 
 impl Raw {
     pub fn connect(to: SocketAddr) -> Raw {
-        Raw::of(TcpStream::connect(to).expect("the listener's queue takes a connection"))
+        Raw::connect_from(1, to)
     }
 
     /// From another address of this machine: 127.0.0.`n`.
     pub fn connect_from(n: u8, to: SocketAddr) -> Raw {
-        use rustix::net::{AddressFamily, SocketType, bind, connect, socket};
+        use rustix::net::{AddressFamily, SocketType, bind, connect, socket, sockopt};
         let fd = socket(AddressFamily::INET, SocketType::STREAM, None).expect("a socket");
         let from = SocketAddr::new(IpAddr::V4(Ipv4Addr::new(127, 0, 0, n)), 0);
+        // The kernel would take in megabytes on behalf of a client that does not read.
+        sockopt::set_socket_recv_buffer_size(&fd, 16 * 1024).expect("a small buffer");
         bind(&fd, &from).expect("an address of the loopback network");
         connect(&fd, &to).expect("the listener's queue takes a connection");
         Raw::of(TcpStream::from(fd))

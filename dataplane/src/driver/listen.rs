@@ -9,6 +9,10 @@ use rustix::net::{
 use std::io;
 use std::net::SocketAddr;
 
+/// What the kernel may hold for a client that does not read. By itself it would let this grow to megabytes a connection,
+/// and what waits there can neither be held back nor taken back.
+const SEND_BUFFER_BYTES: usize = 256 * 1024;
+
 /// Binds a non-blocking TCP listener.
 ///
 /// `backlog` is how many connections may wait to be accepted (the kernel caps it at `net.core.somaxconn`). With
@@ -43,8 +47,9 @@ fn bind_errno(addr: SocketAddr, backlog: u32, reuse_port: bool) -> Result<OwnedF
         // Refused where IPv4 is compiled out or forbidden: then `[::]` is IPv6 alone, which is all there is.
         let _ = sockopt::set_ipv6_v6only(&fd, false);
     }
-    // Accepted sockets inherit it: no call for each of them.
+    // Accepted sockets inherit these: no call for each of them.
     sockopt::set_tcp_nodelay(&fd, true)?;
+    sockopt::set_socket_send_buffer_size(&fd, SEND_BUFFER_BYTES)?;
     bind_socket(&fd, &addr)?;
     listen(&fd, i32::try_from(backlog).unwrap_or(i32::MAX))?;
     Ok(fd)
