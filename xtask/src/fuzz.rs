@@ -19,8 +19,9 @@ const RUSTFLAGS: &str = "--cfg fuzzing -Cpasses=sancov-module -Cllvm-args=-sanit
 
 /// Largest input that is kept, bytes.
 const KEPT_INPUT_MAX: u64 = 4 * 1024;
-/// Largest corpus of a target that is kept, bytes.
+/// Largest corpus of a target that is kept, bytes and inputs.
 const KEPT_CORPUS_MAX: u64 = 192 * 1024;
+const KEPT_INPUTS_MAX: usize = 250;
 
 /// Builds the targets and runs one or all for `seconds` each.
 pub fn run(seconds: u64, only: Option<&str>) -> Outcome {
@@ -162,7 +163,8 @@ impl Run {
 }
 
 impl Run {
-    /// Adds to the repository's corpus what reaches code that it does not, the smallest first; answers how many inputs.
+    /// Adds to the repository's corpus what reaches code that it does not: all of it, or inputs of every size up to the
+    /// bounds. Answers how many.
     fn keep(&self) -> Outcome<usize> {
         let merged = self.folder.path().join("merged");
         copy(&self.seeds, &merged)?;
@@ -174,18 +176,20 @@ impl Run {
             return Err(format!("{}: the corpora could not be merged", self.target));
         }
         let size = |path: &Path| path.metadata().map_or(0, |data| data.len());
-        let mut total: u64 = files(&self.seeds).iter().map(|path| size(path)).sum();
+        let seeds = files(&self.seeds);
+        let mut total: u64 = seeds.iter().map(|path| size(path)).sum();
         let mut new = files(&merged);
         new.retain(|path| path.file_name().is_some_and(|name| !self.seeds.join(name).exists()));
         new.sort_by_key(|path| size(path));
+        let room = KEPT_INPUTS_MAX.saturating_sub(seeds.len()).max(1);
         let mut kept = 0;
-        for path in new {
-            total += size(&path);
-            if total > KEPT_CORPUS_MAX {
+        for path in new.iter().step_by(new.len().div_ceil(room).max(1)) {
+            if total + size(path) > KEPT_CORPUS_MAX {
                 break;
             }
+            total += size(path);
             let to = self.seeds.join(path.file_name().unwrap_or_default());
-            std::fs::copy(&path, &to).map_err(|e| format!("cannot write {}: {e}", to.display()))?;
+            std::fs::copy(path, &to).map_err(|e| format!("cannot write {}: {e}", to.display()))?;
             kept += 1;
         }
         Ok(kept)
