@@ -27,7 +27,7 @@ pub enum Side {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Level {
-    /// The RFCs leave no other choice.
+    /// A MUST of the RFCs, or their grammar.
     #[default]
     Must,
     /// The RFCs allow more; the gateway takes the strict choice, or bounds what they leave open.
@@ -136,9 +136,20 @@ impl Case {
         self.writes.concat()
     }
 
-    /// Every allowed verdict begins with an error or is no answer at all.
+    /// Where to split: at each byte up to 2 KiB; in a longer case at each of the first and last 512 bytes and at
+    /// some between.
+    pub fn cuts(&self) -> Vec<usize> {
+        const EACH_BYTE_MAX: usize = 2048;
+        const EDGE: usize = 512;
+        let length = self.bytes().len();
+        let wanted =
+            |&at: &usize| length <= EACH_BYTE_MAX || at < EDGE || at + EDGE > length || at % 997 == 0;
+        (1..length).filter(wanted).collect()
+    }
+
+    /// Every allowed verdict is a refusal.
     pub fn refused(&self) -> bool {
-        self.allow.iter().all(|verdict| verdict.starts_with(['4', '5', 'c', 'w']))
+        self.allow.iter().all(|verdict| refuses(verdict))
     }
 
     fn new(raw: Raw) -> Result<Case, String> {
@@ -181,6 +192,11 @@ impl Case {
             answer,
         })
     }
+}
+
+/// The verdict begins with an error, has an answer cut, or is no answer at all.
+pub fn refuses(verdict: &str) -> bool {
+    verdict.starts_with(['4', '5', 'c', 'w']) || verdict.contains("cut")
 }
 
 /// The request that follows a case.

@@ -105,7 +105,10 @@ fn peer(
     let mut text =
         text.replace("@RUN@", &folder.display().to_string()).replace("@LISTEN@", &address.port().to_string());
     for n in 1..=3 {
-        text = text.replace(&format!("@E{n}@"), &engine.port().to_string());
+        let port = engine.port().to_string();
+        // An engine whose answer was refused must get the next case all the same.
+        text = text.replace(&format!("@E{n}@;"), &format!("{port} max_fails=0;"));
+        text = text.replace(&format!("@E{n}@"), &port);
     }
     let config = folder.join("config");
     fs::write(&config, text).map_err(|error| format!("{}: {error}", config.display()))?;

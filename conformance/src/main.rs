@@ -77,7 +77,7 @@ fn column(
 ) -> Result<Column, String> {
     let mut results = Vec::with_capacity(cases.len());
     for case in cases {
-        let seen = engine.run(case, gateway.address, patience);
+        let seen = engine.run(case, None, gateway.address, patience);
         let seen = seen.map_err(|error| format!("{}: {}: {error}", gateway.name, case.id))?;
         results.push(judge(case, &seen));
     }

@@ -1,16 +1,19 @@
 //! A gateway at a real address, with a scripted engine of this process behind it.
 
 use crate::case::{Case, End, Side, probe};
-use crate::wire::{Seen, ordinary_answer, probe_answered, read_answers, read_request};
+use crate::wire::{Seen, ordinary_answer, probe_answered, read_answers, read_request, waits_for_continue};
 use std::io::{Read, Write};
 use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
+/// Between two pieces of a write: long enough for the gateway to read the first, on a machine that is not busy.
+const APART: Duration = Duration::from_micros(50);
+
 /// What the engine's connections share.
 #[derive(Default)]
 struct State {
-    script: Option<(Vec<u8>, End)>,
+    script: Option<(Vec<Vec<u8>>, End)>,
     seen: Seen,
 }
 
@@ -45,21 +48,27 @@ impl ScriptedEngine {
         lock(&self.state)
     }
 
-    /// Runs a case against the gateway at `gateway`; silence for `patience` is a verdict of its own.
-    pub fn run(&self, case: &Case, gateway: SocketAddr, patience: Duration) -> std::io::Result<Seen> {
-        let mut writes = case.writes.clone();
-        let mut end = case.end;
+    /// Runs a case against the gateway at `gateway`, its bytes cut at `at` if given; silence for `patience` is a
+    /// verdict of its own.
+    pub fn run(
+        &self,
+        case: &Case,
+        at: Option<usize>,
+        gateway: SocketAddr,
+        patience: Duration,
+    ) -> std::io::Result<Seen> {
+        let (mut writes, mut end) = (pieces(&case.writes, at), case.end);
         {
             let mut state = self.state();
             *state = State::default();
             if case.side == Side::Response {
-                state.script = Some((case.bytes(), case.end));
-                writes = vec![case.request.clone(), probe()];
+                state.script = Some((writes.concat(), case.end));
+                writes = vec![vec![case.request.clone()], vec![probe()]];
                 end = End::Keep;
+            } else if case.probe {
+                let last = writes.last_mut().and_then(|write| write.last_mut());
+                last.expect("a case writes something").extend(probe());
             }
-        }
-        if case.probe && case.side == Side::Request {
-            writes.last_mut().expect("a case writes something").extend(probe());
         }
         let head = case.side == Side::Request && case.bytes().starts_with(b"HEAD ");
         let (output, closed) = talk(gateway, &writes, end, head, patience)?;
@@ -74,10 +83,35 @@ fn lock(state: &Mutex<State>) -> MutexGuard<'_, State> {
     state.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
+/// The writes, that at `at` of their concatenation in two pieces.
+fn pieces(writes: &[Vec<u8>], at: Option<usize>) -> Vec<Vec<Vec<u8>>> {
+    let mut begin = 0;
+    let cut = |write: &Vec<u8>| {
+        let local = at.and_then(|at| at.checked_sub(begin)).filter(|&local| local > 0 && local < write.len());
+        begin += write.len();
+        match local {
+            Some(local) => vec![write[..local].to_vec(), write[local..].to_vec()],
+            None => vec![write.clone()],
+        }
+    };
+    writes.iter().map(cut).collect()
+}
+
+/// Writes pieces apart from each other, as far as a socket lets one.
+fn write_apart(stream: &mut TcpStream, pieces: &[Vec<u8>]) -> std::io::Result<()> {
+    for (n, piece) in pieces.iter().enumerate() {
+        if n > 0 {
+            std::thread::park_timeout(APART);
+        }
+        stream.write_all(piece)?;
+    }
+    Ok(())
+}
+
 /// The client: all that came, and whether the connection ended.
 fn talk(
     gateway: SocketAddr,
-    writes: &[Vec<u8>],
+    writes: &[Vec<Vec<u8>>],
     end: End,
     head: bool,
     patience: Duration,
@@ -94,7 +128,7 @@ fn talk(
                 _ => break,
             }
         }
-        if stream.write_all(write).is_err() {
+        if write_apart(&mut stream, write).is_err() {
             break; // it hung up; what it said is still to be read
         }
     }
@@ -122,11 +156,18 @@ fn serve(mut stream: TcpStream, shared: &Mutex<State>, gets_count: bool) {
         return;
     }
     let (mut input, mut buffer) = (Vec::new(), [0; 16 * 1024]);
+    let mut continued = false;
     loop {
         let message = match read_request(&input) {
             Ok(Some((message, used))) => {
                 input.drain(..used);
+                continued = false;
                 message
+            }
+            Ok(None) if !continued && waits_for_continue(&input) => {
+                continued = true;
+                let _ = stream.write_all(b"HTTP/1.1 100 Continue\r\n\r\n");
+                continue;
             }
             Ok(None) => match stream.read(&mut buffer) {
                 Ok(n) if n > 0 => {
@@ -149,11 +190,11 @@ fn serve(mut stream: TcpStream, shared: &Mutex<State>, gets_count: bool) {
         }
         let (answer, end) = {
             let mut state = lock(shared);
-            let answer = state.script.take().unwrap_or_else(|| (ordinary_answer(&message), End::Keep));
+            let answer = state.script.take().unwrap_or_else(|| (vec![ordinary_answer(&message)], End::Keep));
             state.seen.engine.push(message);
             answer
         };
-        if stream.write_all(&answer).is_err() || end == End::Close {
+        if write_apart(&mut stream, &answer).is_err() || end == End::Close {
             return;
         }
     }

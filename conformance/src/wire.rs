@@ -91,6 +91,14 @@ fn dechunk(bytes: &[u8]) -> Result<Option<(Vec<u8>, usize)>, String> {
     }
 }
 
+/// `bytes` begin with a head whose sender waits for 100.
+pub fn waits_for_continue(bytes: &[u8]) -> bool {
+    split_head(bytes).is_some_and(|(_, headers, used)| {
+        used == bytes.len()
+            && find(&headers, "expect").is_some_and(|v| v.eq_ignore_ascii_case("100-continue"))
+    })
+}
+
 /// The next request in `bytes` and how long it is; `Ok(None)` while incomplete.
 pub fn read_request(bytes: &[u8]) -> Result<Option<(Message, usize)>, String> {
     let Some((first, headers, mut used)) = split_head(bytes) else { return Ok(None) };
@@ -102,7 +110,7 @@ pub fn read_request(bytes: &[u8]) -> Result<Option<(Message, usize)>, String> {
         Message { method: method.to_owned(), target: target.to_owned(), headers, body: Vec::new() };
     let lengths: Vec<&str> =
         message.headers.iter().filter(|(n, _)| n == "content-length").map(|(_, v)| v.as_str()).collect();
-    let coding = find(&message.headers, "transfer-encoding").map(str::to_owned);
+    let coding = find(&message.headers, "transfer-encoding").map(str::to_ascii_lowercase);
     match (&lengths[..], coding.as_deref()) {
         ([], None) => {}
         ([length], None) => {

@@ -4,6 +4,8 @@
 //! and they are what the gateway meant; and hyper reads in the client's bytes every request that the gateway took.
 //! `LLMGW_CONFORMANCE_SEED` and `LLMGW_CONFORMANCE_MUTATIONS` change the run; a failure prints the seed.
 
+#![allow(clippy::print_stdout)] // the figures of a run
+
 mod hyper_reader;
 
 use hyper_reader::HyperReader;

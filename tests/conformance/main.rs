@@ -1,4 +1,6 @@
-//! Every conformance case over real sockets, against the built gateway over both drivers.
+//! Every conformance case over real sockets, whole and split, against the built gateway over both drivers.
+
+#![allow(clippy::print_stdout)] // the figures of a run
 
 use llmgw_conformance::case::all;
 use llmgw_conformance::gateways;
@@ -8,6 +10,8 @@ use std::path::Path;
 use std::time::Duration;
 
 const PATIENCE: Duration = Duration::from_secs(10);
+/// Places at which each case is split; the shard over the simulated network is given all of them.
+const SPLITS: usize = 8;
 
 fn every_case(driver: &str) {
     let engine = ScriptedEngine::start(false).expect("a free port");
@@ -22,15 +26,26 @@ fn every_case(driver: &str) {
         }
         Err(why) => panic!("the gateway does not start: {why}"),
     };
-    let mut wrong = Vec::new();
+    // Every place of every case takes a minute and more: that is for a run by hand.
+    let splits =
+        std::env::var("LLMGW_CONFORMANCE_SPLITS").ok().and_then(|n| n.parse().ok()).unwrap_or(SPLITS);
+    let (mut wrong, mut runs) = (Vec::new(), 0);
     let cases = all().expect("h1.toml can be read");
     for case in &cases {
-        let seen = engine.run(case, gateway.address, PATIENCE).expect("the gateway takes connections");
-        if let Err(why) = check(case, &seen) {
-            wrong.push(format!("{}: {why}", case.id));
+        let cuts = case.cuts();
+        let step = if splits == 0 { cuts.len() + 1 } else { cuts.len().div_ceil(splits).max(1) };
+        // Another offset for each case, so that all places are met.
+        let chosen = cuts.iter().skip(case.id.len() % step).step_by(step).map(|at| Some(*at));
+        for at in [None].into_iter().chain(chosen) {
+            let seen =
+                engine.run(case, at, gateway.address, PATIENCE).expect("the gateway takes connections");
+            runs += 1;
+            if let Err(why) = check(case, &seen) {
+                wrong.push(format!("{} cut at {at:?}: {why}", case.id));
+            }
         }
     }
-    println!("{} cases over {driver}, {} violations", cases.len(), wrong.len());
+    println!("{} cases over {driver}, {runs} runs, {} violations", cases.len(), wrong.len());
     assert!(wrong.is_empty(), "{}", wrong.join("\n"));
 }
 

@@ -9,6 +9,7 @@
 
 mod bench;
 mod ci;
+mod conformance;
 mod deny;
 mod fleet;
 mod fuzz;
@@ -62,6 +63,12 @@ enum Command {
         #[arg(long, value_name = "N", default_value_t = 10)]
         minutes: u64,
     },
+    /// Run the HTTP/1.1 conformance cases over real sockets and count them by family
+    Conformance {
+        /// nginx and HAProxy too; writes the table into docs/conformance.md
+        #[arg(long)]
+        peers: bool,
+    },
     /// What CI runs beside the tests: fmt, clippy, tidy, deny, short fuzz
     Ci,
 }
@@ -79,6 +86,7 @@ fn main() -> ExitCode {
         Command::Fuzz { seconds, target } => fuzz::run(seconds, target.as_deref()),
         Command::Bench { what } => bench::run(what),
         Command::Soak { what, minutes } => soak::run(what, minutes),
+        Command::Conformance { peers } => conformance::run(peers),
         Command::Ci => ci::run(),
     };
     match done {
