@@ -9,8 +9,8 @@ use rustix::net::{
 use std::io;
 use std::net::SocketAddr;
 
-/// What the kernel may hold for a client that does not read. By itself it would let this grow to megabytes a connection,
-/// and what waits there can neither be held back nor taken back.
+/// What the kernel may hold for a client that does not read. By itself it would let this grow to megabytes a
+/// connection, and what waits there can neither be held back nor taken back.
 const SEND_BUFFER_BYTES: usize = 256 * 1024;
 
 /// Binds a non-blocking TCP listener.
