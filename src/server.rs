@@ -2,7 +2,7 @@
 
 use crate::{DriverArg, Failure, ServerArgs};
 use llmgw_controlplane::config::{Config, DriverChoice, Loaded};
-use llmgw_controlplane::runtime::{ControlPlane, Parts};
+use llmgw_controlplane::runtime::{ControlPlane, Parts, variables};
 use llmgw_dataplane::driver::epoll::{EpollDriver, Socket};
 use llmgw_dataplane::driver::uring::{self, UringDriver};
 use llmgw_dataplane::driver::{Driver, listen};
@@ -78,7 +78,7 @@ pub fn stop_signals() -> io::Result<Signals> {
 }
 
 fn load(path: &Path) -> Result<Loaded, Failure> {
-    Config::load(path, std::env::vars()).map_err(Failure::usage)
+    Config::load(path, variables()).map_err(Failure::usage)
 }
 
 /// A running gateway.

@@ -36,6 +36,19 @@ fn check_config_says_all_that_is_wrong() {
     assert!(code == Some(2) && err.contains("did you mean `connect`?"), "{err}");
 }
 
+/// A variable that is none of ours need not be text.
+#[test]
+fn an_environment_that_is_not_text_is_no_matter() {
+    use std::os::unix::ffi::OsStrExt;
+    let dir = TempDir::new();
+    let file = dir.write("server.yaml", &config(&[endpoint("e0", "http://127.0.0.1:9001")], ""));
+    let mut command = Command::new(BINARY);
+    command.env("LLMGW_TEST_BYTES", std::ffi::OsStr::from_bytes(b"\xff\xfe"));
+    let output =
+        command.args(["server", "--check-config", "--config"]).arg(file).output().expect("it starts");
+    assert_eq!(output.status.code(), Some(0), "{}", String::from_utf8_lossy(&output.stderr));
+}
+
 #[test]
 fn keys_that_do_not_exist_cannot_be_required() {
     let fleet = [endpoint("e0", "http://127.0.0.1:9001")];

@@ -94,7 +94,8 @@ pub struct Counters {
     pub bytes_sent: u64,
 }
 
-/// The connection is gone; an [`Event::Reset`] may or may not follow.
+/// The connection takes no more. What it delivered before, and its end ([`Event::Eof`] or [`Event::Reset`]) if that was
+/// not told yet, still follow: an early answer may lie behind a failed write.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct SendError;
 
