@@ -52,6 +52,9 @@ struct Plan {
     rate: f64,
     /// Streams of the memory measure.
     idle_streams: usize,
+    /// Names of the measures to take; empty: all.
+    #[serde(default)]
+    only: Vec<String>,
 }
 
 /// A gateway, or an engine itself.
@@ -86,7 +89,9 @@ pub fn run(file: &str) -> Result<(), String> {
     let closed =
         |name, kind, connections| Measure { name, mode: Mode::Closed, kind, connections, direct: true };
     let saturated = run.measure(&closed("saturated", Kind::Json, CONNECTIONS))?;
-    let slowest = saturated.into_iter().fold(f64::INFINITY, f64::min);
+    // Not measured: the rates asked for are taken as they are.
+    let slowest = saturated.into_iter().filter(|rate| *rate > 0.0).fold(f64::INFINITY, f64::min);
+    let slowest = if slowest.is_finite() { slowest } else { run.plan.rate / RATE_SHARE_MAX };
     let rate = run.plan.rate.min((slowest * RATE_SHARE_MAX / 100.0).round() * 100.0);
     for (name, rate) in [("paced", rate), ("third", (slowest / 300.0).round() * 100.0)] {
         say(&json!({"settings": name, "rate": rate}));
@@ -190,6 +195,9 @@ impl Run {
 
     /// Resident memory that quiet streams take, each gateway once and before it was loaded.
     fn memory(&mut self) -> Result<(), String> {
+        if !self.wanted("idle") {
+            return Ok(());
+        }
         let count = self.plan.idle_streams;
         for target in 0..self.plan.targets.len() {
             let Some(pid) = self.plan.targets[target].pid else { continue };
@@ -208,8 +216,15 @@ impl Run {
         Ok(())
     }
 
-    /// All rounds of one measure. Answers each gateway's median requests a second.
+    fn wanted(&self, measure: &str) -> bool {
+        self.plan.only.is_empty() || self.plan.only.iter().any(|name| name == measure)
+    }
+
+    /// All rounds of one measure. Answers each gateway's median requests a second; nothing if it is not wanted.
     fn measure(&mut self, measure: &Measure) -> Result<Vec<f64>, String> {
+        if !self.wanted(measure.name) {
+            return Ok(Vec::new());
+        }
         let count = self.plan.targets.len();
         let takes_part = |run: &Run, t: usize| measure.direct || run.plan.targets[t].pid.is_some();
         let mut order: Vec<usize> = (0..count).filter(|t| takes_part(self, *t)).collect();

@@ -36,3 +36,21 @@ fn the_last_bytes_of_the_limit_are_usable() {
     assert!(quota.take(&total, 1000, 1000));
     assert!(!quota.take(&total, 1000, 1));
 }
+
+#[test]
+fn spares_are_warm_empty_and_bounded() {
+    let mut spares = Spares::default();
+    let mut buffer = spares.take();
+    buffer.extend_from_slice(b"secret");
+    let place = buffer.as_ptr();
+    spares.give(buffer);
+    let again = spares.take();
+    assert!(again.is_empty());
+    assert_eq!(again.as_ptr(), place, "the last one given is lent first");
+    // Neither a large one nor too many are kept.
+    spares.give(Vec::with_capacity(1 << 20));
+    assert!(spares.take().capacity() < 1 << 20);
+    let many: Vec<Vec<u8>> = (0..200).map(|_| spares.take()).collect();
+    many.into_iter().for_each(|buffer| spares.give(buffer));
+    assert!(spares.held() <= 64);
+}

@@ -63,8 +63,10 @@ pub struct PlainReply {
     pub head: Option<Vec<u8>>,
     /// Framing toward the client.
     pub framing: ClientFraming,
-    /// Looks for the usage report of a JSON answer.
-    pub skim: Option<UsageSkim>,
+    /// It is JSON, and may hold a usage report.
+    pub json: bool,
+    /// Looks for that in a body that comes in pieces.
+    pub skim: Option<Box<UsageSkim>>,
 }
 
 /// What a stream told on its way.

@@ -4,7 +4,7 @@ use crate::driver::Token;
 use crate::error::{ApiError, Phase};
 use crate::http1::chunked;
 use llmgw_routing::load::LoadTable;
-use llmgw_routing::scan::{Edits, RequestScan, ScanError};
+use llmgw_routing::scan::{Edits, Fields, RequestScan, ScanError};
 use llmgw_routing::snapshot::{Endpoint, Model};
 use llmgw_routing::{MILLISECOND, Nanos, SECOND};
 use smallvec::SmallVec;
@@ -26,8 +26,10 @@ pub struct Body {
     pub bytes: Vec<u8>,
     /// What is still to come.
     pub framing: BodyFraming,
-    /// The scan, fed as bytes arrive.
-    pub scan: Option<Box<RequestScan>>,
+    /// Levels of nesting that it may have.
+    max_depth: u16,
+    /// The scan, fed as bytes arrive. A body that arrives at once needs none until then.
+    scan: Option<Box<RequestScan>>,
     /// The scan's complaint; reading goes on to the end of a body that is already here.
     pub error: Option<ScanError>,
     /// Bytes accounted against `limits.buffered_total`.
@@ -39,19 +41,28 @@ pub struct Body {
 impl Body {
     /// A body about to arrive.
     pub fn new(framing: BodyFraming, max_depth: u16) -> Self {
-        let scan = Some(Box::new(RequestScan::new(max_depth)));
-        Body { bytes: Vec::new(), framing, scan, error: None, reserved: 0, size: 0 }
+        Body { bytes: Vec::new(), framing, max_depth, scan: None, error: None, reserved: 0, size: 0 }
     }
 
-    /// Takes decoded bytes.
-    pub fn push(&mut self, bytes: &[u8]) {
+    /// Takes decoded bytes; `whole` if they are all of it.
+    pub fn push(&mut self, bytes: &[u8], whole: bool) {
         self.bytes.extend_from_slice(bytes);
         self.size += bytes.len() as u64;
-        if let (None, Some(scan)) = (&self.error, &mut self.scan)
-            && let Err(error) = scan.feed(bytes)
-        {
-            self.error = Some(error);
+        if whole || self.error.is_some() {
+            return;
         }
+        let scan = self.scan.get_or_insert_with(|| Box::new(RequestScan::new(self.max_depth)));
+        self.error = scan.feed(bytes).err();
+    }
+
+    /// The body is complete: what it says.
+    pub fn finish(&mut self) -> Result<Fields, ScanError> {
+        if let Some(scan) = self.scan.take() {
+            return scan.finish(&self.bytes);
+        }
+        let mut scan = RequestScan::new(self.max_depth);
+        scan.feed(&self.bytes)?;
+        scan.finish(&self.bytes)
     }
 }
 

@@ -3,6 +3,7 @@
 //! **Invariant:** a request is sent to another endpoint only while nothing of an answer went to the client.
 
 use super::Shard;
+use super::relay::COPIED_MAX;
 use crate::driver::{ConnError, Driver, Token};
 use crate::error::{ApiError, Phase};
 use crate::exchange::{Dispatch, Failure, Lease, Reply, UpReader};
@@ -147,8 +148,7 @@ impl<D: Driver> Shard<D> {
         let Some(ex) = self.clients.get(token).and_then(|client| client.exchange.as_ref()) else { return };
         let Some(dispatch) = &ex.dispatch else { return };
         let length = dispatch.edits.len_of(ex.body.bytes.len());
-        let mut head = std::mem::take(&mut up.request);
-        head.clear();
+        let mut head = self.spares.take();
         head.extend_from_slice(b"POST ");
         head.extend_from_slice(up.endpoint.base_path.as_bytes());
         head.extend_from_slice(ex.surface.path().as_bytes());
@@ -160,6 +160,9 @@ impl<D: Driver> Shard<D> {
         head.extend_from_slice(b"\r\n");
         up.total = head.len() + length;
         up.sent = 0;
+        if length <= COPIED_MAX {
+            dispatch.edits.segments(&ex.body.bytes).for_each(|segment| head.extend_from_slice(segment));
+        }
         up.request = head;
         self.send_request(token, up_token);
         self.arm_client(token);
@@ -170,7 +173,7 @@ impl<D: Driver> Shard<D> {
         loop {
             let Some(up) = self.ups.get_mut(up_token) else { return };
             if up.sent == up.total {
-                up.request = Vec::new();
+                self.spares.give(std::mem::take(&mut up.request));
                 return;
             }
             let Some(ex) = self.clients.get(token).and_then(|client| client.exchange.as_ref()) else {
@@ -180,7 +183,9 @@ impl<D: Driver> Shard<D> {
             let mut skip = up.sent;
             let mut pieces: SmallVec<[IoSlice<'_>; PIECES]> = SmallVec::new();
             let mut offered = 0;
-            let segments = std::iter::once(&up.request[..]).chain(dispatch.edits.segments(&ex.body.bytes));
+            // A small body was copied behind the head.
+            let apart = (up.request.len() < up.total).then(|| dispatch.edits.segments(&ex.body.bytes));
+            let segments = std::iter::once(&up.request[..]).chain(apart.into_iter().flatten());
             for segment in segments {
                 if skip >= segment.len() {
                     skip -= segment.len();

@@ -107,7 +107,7 @@ impl<D: Driver> Shard<D> {
 
     /// A valid head: start the exchange, or answer at once what needs no body.
     fn begin(&mut self, token: Token, head: &RequestHead<'_>, settings: &Arc<Settings>) {
-        let exchange = Box::new(self.exchange_for(head, settings));
+        let exchange = self.exchange_for(head, settings);
         let keep_alive = exchange.keep_alive;
         let surface = exchange.surface;
         let Some(client) = self.clients.get_mut(token) else { return };
@@ -152,7 +152,7 @@ impl<D: Driver> Shard<D> {
         }
     }
 
-    fn exchange_for(&mut self, head: &RequestHead<'_>, settings: &Arc<Settings>) -> Exchange {
+    fn exchange_for(&mut self, head: &RequestHead<'_>, settings: &Arc<Settings>) -> Box<Exchange> {
         let (started, started_wall) = (self.now, self.driver.wall());
         let request_id = head
             .headers
@@ -171,7 +171,9 @@ impl<D: Driver> Shard<D> {
             "/v1/embeddings" => Surface::Embeddings,
             _ => Surface::Local,
         };
-        Exchange {
+        let mut forward = self.spares.take();
+        forwarded(head, &mut forward);
+        let exchange = Exchange {
             request_id,
             traceparent: traceparent.map(Into::into),
             settings: Arc::clone(settings),
@@ -180,7 +182,7 @@ impl<D: Driver> Shard<D> {
             surface,
             http11: head.http11,
             keep_alive: head.keep_alive,
-            forward: forwarded(head),
+            forward,
             cors: super::local::cors_headers(&settings.cors, head),
             body: Body::new(framing, settings.max_json_depth),
             dispatch: None,
@@ -191,6 +193,13 @@ impl<D: Driver> Shard<D> {
             first_byte: None,
             last_byte: started,
             last_emit: started,
+        };
+        match self.exchanges.pop() {
+            Some(mut spare) => {
+                *spare = exchange;
+                spare
+            }
+            None => Box::new(exchange),
         }
     }
 
@@ -248,14 +257,20 @@ impl<D: Driver> Shard<D> {
             return Taken::Rejected;
         }
         client.since = now;
+        let first = ex.body.bytes.is_empty();
+        if first {
+            ex.body.bytes = self.spares.take();
+        }
+        let mut whole = false;
         if let BodyFraming::Sized(left) = &mut ex.body.framing {
-            if ex.body.bytes.capacity() == 0 {
+            if first {
                 // What has been announced, but not more than has any chance of arriving soon.
                 ex.body.bytes.reserve(usize::try_from(*left).unwrap_or(0).min(64 * 1024));
             }
             *left -= data.len() as u64;
+            whole = first && *left == 0;
         }
-        ex.body.push(data);
+        ex.body.push(data, whole);
         // At most one read buffer beyond the limit is ever held per connection: bytes in hand are kept, and it is
         // the reading that stops.
         let (limit, owed) = (ex.settings.buffered_total, ex.body.bytes.len() - ex.body.reserved);
@@ -352,8 +367,7 @@ impl<D: Driver> Shard<D> {
             self.reject_bad_json(token, true);
             return;
         }
-        let Some(scan) = ex.body.scan.take() else { return };
-        match scan.finish(&ex.body.bytes) {
+        match ex.body.finish() {
             Ok(fields) => self.resolve(token, &fields),
             Err(error) => {
                 ex.body.error = Some(error);
@@ -370,9 +384,8 @@ enum Taken {
     Rejected,
 }
 
-/// Header lines that go on to the engine, each ended.
-fn forwarded(head: &RequestHead<'_>) -> Vec<u8> {
-    let mut out = Vec::with_capacity(192);
+/// Appends the header lines that go on to the engine, each ended.
+fn forwarded(head: &RequestHead<'_>, out: &mut Vec<u8>) {
     let (mut content_type, mut user_agent) = (false, false);
     for (name, value) in head.headers.iter() {
         if forward_request_header(name) && !head.connection.contains(name) {
@@ -381,11 +394,10 @@ fn forwarded(head: &RequestHead<'_>) -> Vec<u8> {
                 continue;
             }
             content_type |= name.eq_ignore_ascii_case("content-type");
-            put_header(&mut out, name, value);
+            put_header(out, name, value);
         }
     }
     if !content_type {
         out.extend_from_slice(b"content-type: application/json\r\n");
     }
-    out
 }

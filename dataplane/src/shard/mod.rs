@@ -13,7 +13,7 @@ mod settle;
 mod stop;
 mod upstream;
 
-use crate::buffers::{OutBuf, Quota};
+use crate::buffers::{OutBuf, Quota, Spares};
 use crate::driver::{Driver, Event, Token};
 use crate::exchange::Exchange;
 use crate::metrics::{SeriesId, SeriesStats, ShardStats};
@@ -97,6 +97,9 @@ pub struct Shard<D: Driver> {
     series: HashMap<SeriesId, Arc<SeriesStats>>,
     /// Output under construction; empty between events.
     scratch: Vec<u8>,
+    spares: Spares,
+    /// Settled exchanges, for requests to come. They hold nothing but their own memory.
+    exchanges: Vec<Box<Exchange>>,
     /// Clients whose kept input can be looked at again.
     ready: Vec<Token>,
     /// Clients that go on in the next turn.
@@ -138,6 +141,8 @@ impl<D: Driver> Shard<D> {
             records,
             series: HashMap::new(),
             scratch: Vec::new(),
+            spares: Spares::default(),
+            exchanges: Vec::new(),
             ready: Vec::new(),
             later: Vec::new(),
             starved: Vec::new(),

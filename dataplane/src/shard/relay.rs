@@ -5,7 +5,8 @@ use crate::driver::{Driver, Token};
 use crate::error::{ApiError, normalize_engine_error};
 use crate::exchange::{ClientFraming, ERROR_BODY_MAX, Exchange, Failure, PlainReply, Reply, StreamReply};
 use crate::http1::write::{
-    CHUNK_END, ChunkStart, LAST_CHUNK, forward_response_header, put_header, put_header_u64, put_status_line,
+    CHUNK_END, LAST_CHUNK, forward_response_header, put_chunk_start, put_header, put_header_u64,
+    put_status_line,
 };
 use crate::http1::{ResponseBody, ResponseHead};
 use crate::record::Outcome;
@@ -14,6 +15,9 @@ use crate::sse::error_event;
 use llmgw_routing::scan::{UsageSkim, skim_chunk};
 use smallvec::SmallVec;
 use std::io::IoSlice;
+
+/// Bodies of up to this many bytes are copied behind their head and sent by one plain call: cheaper than a vector.
+pub(super) const COPIED_MAX: usize = 4096;
 
 impl<D: Driver> Shard<D> {
     /// An engine's final head: decide how its body goes on. The head toward the client is built now and held until
@@ -30,7 +34,7 @@ impl<D: Driver> Shard<D> {
         let Some(client) = self.clients.get_mut(token) else { return };
         let last = client.is_last();
         let Some(ex) = &mut client.exchange else { return };
-        let mut out = Vec::with_capacity(512);
+        let mut out = self.spares.take();
         if head.status >= 400 {
             put_passing_headers(&mut out, head, true);
             ex.reply = Reply::Error { status: head.status, headers: out, body: Vec::new() };
@@ -70,12 +74,7 @@ impl<D: Driver> Shard<D> {
         } else {
             let json =
                 content_type.get(..16).is_some_and(|kind| kind.eq_ignore_ascii_case(b"application/json"));
-            Reply::Plain(PlainReply {
-                status: head.status,
-                head: Some(out),
-                framing,
-                skim: json.then(UsageSkim::new),
-            })
+            Reply::Plain(PlainReply { status: head.status, head: Some(out), framing, json, skim: None })
         };
         self.arm_client(token);
     }
@@ -109,12 +108,12 @@ impl<D: Driver> Shard<D> {
                 true
             }
             Reply::Plain(plain) => {
-                if first && last {
+                if plain.json && first && last {
                     // The whole body at once, as small answers come: one walk tells it all.
-                    let info = plain.skim.take().map(|_| skim_chunk(payload)).unwrap_or_default();
+                    let info = skim_chunk(payload);
                     (ex.seen.usage, ex.seen.finish_reason) = (info.usage, info.finish_reason);
-                } else if let Some(skim) = &mut plain.skim {
-                    skim.feed(payload);
+                } else if plain.json {
+                    plain.skim.get_or_insert_with(|| Box::new(UsageSkim::new())).feed(payload);
                 }
                 if plain.framing == ClientFraming::Chunked {
                     self.scratch.extend_from_slice(payload);
@@ -165,25 +164,27 @@ impl<D: Driver> Shard<D> {
             return false;
         };
         let (framing, head) = ex.reply.take_head();
-        let head = head.unwrap_or_default();
-        let size = ChunkStart::new(payload.len().max(1));
-        let mut pieces: SmallVec<[IoSlice<'_>; 5]> = SmallVec::new();
-        if !head.is_empty() {
-            pieces.push(IoSlice::new(&head));
+        let mut wire = head.unwrap_or_else(|| self.spares.take());
+        let chunked = framing == ClientFraming::Chunked;
+        if chunked && !payload.is_empty() {
+            put_chunk_start(&mut wire, payload.len());
         }
-        if framing == ClientFraming::Chunked {
-            if !payload.is_empty() {
-                pieces.push(IoSlice::new(size.as_bytes()));
-                pieces.push(IoSlice::new(payload));
-                pieces.push(IoSlice::new(CHUNK_END));
-            }
-            if end {
-                pieces.push(IoSlice::new(LAST_CHUNK));
-            }
-        } else if !payload.is_empty() {
-            pieces.push(IoSlice::new(payload));
+        let mut after = SmallVec::<[u8; 8]>::new();
+        if chunked && !payload.is_empty() {
+            after.extend_from_slice(CHUNK_END);
         }
-        pieces.is_empty() || self.send(token, &pieces)
+        if chunked && end {
+            after.extend_from_slice(LAST_CHUNK);
+        }
+        let alive = if payload.len() <= COPIED_MAX {
+            wire.extend_from_slice(payload);
+            wire.extend_from_slice(&after);
+            wire.is_empty() || self.send(token, &[IoSlice::new(&wire)])
+        } else {
+            self.send(token, &[IoSlice::new(&wire), IoSlice::new(payload), IoSlice::new(&after)])
+        };
+        self.spares.give(wire);
+        alive
     }
 
     /// Nothing is retried any more: the body's memory is free, unless its end is still on its way to the engine.
@@ -200,8 +201,8 @@ impl<D: Driver> Shard<D> {
             up.total = up.sent;
             up.keep_alive = false;
         }
-        ex.body.bytes = Vec::new();
-        ex.forward = Vec::new();
+        self.spares.give(std::mem::take(&mut ex.body.bytes));
+        self.spares.give(std::mem::take(&mut ex.forward));
         self.quota.give(&self.shared.buffered, std::mem::take(&mut ex.body.reserved));
     }
 

@@ -2,9 +2,13 @@
 
 use super::Shard;
 use crate::driver::{Driver, Token};
+use crate::exchange::Reply;
 use crate::metrics::SeriesStats;
 use crate::record::{Outcome, Record};
 use std::sync::Arc;
+
+/// Settled exchanges kept for requests to come.
+const EXCHANGES_KEPT: usize = 64;
 
 impl<D: Driver> Shard<D> {
     /// Ends the current exchange of a client. Its upstream connection must have been detached already.
@@ -22,9 +26,12 @@ impl<D: Driver> Shard<D> {
             return;
         };
         self.quota.give(&self.shared.buffered, std::mem::take(&mut ex.body.reserved));
-        let ex = *ex;
+        self.spares.give(std::mem::take(&mut ex.body.bytes));
+        self.spares.give(std::mem::take(&mut ex.forward));
+        ex.reply = Reply::None;
+        ex.cors = Vec::new();
         let status = if ex.status == 0 { status } else { ex.status };
-        let (series, model, endpoint, reason, stream, attempts, failure) = match ex.dispatch {
+        let (series, model, endpoint, reason, stream, attempts, failure) = match ex.dispatch.take() {
             Some(dispatch) => {
                 debug_assert!(dispatch.upstream.is_none(), "settled with an engine connection attached");
                 let series = dispatch.endpoint.as_ref().map_or(0, |endpoint| endpoint.series);
@@ -35,8 +42,8 @@ impl<D: Driver> Shard<D> {
             None => (0, None, None, None, false, 0, None),
         };
         let record = Record {
-            request_id: ex.request_id,
-            traceparent: ex.traceparent,
+            request_id: std::mem::take(&mut ex.request_id),
+            traceparent: ex.traceparent.take(),
             started_wall_ns: ex.started_wall,
             peer,
             surface: ex.surface,
@@ -72,6 +79,9 @@ impl<D: Driver> Shard<D> {
         }
         if self.records.push(record).is_err() {
             self.stats().records_dropped.add(1);
+        }
+        if self.exchanges.len() < EXCHANGES_KEPT {
+            self.exchanges.push(ex);
         }
     }
 

@@ -8,8 +8,6 @@ use crate::exchange::UpReader;
 use crate::timer::NEVER;
 use llmgw_routing::Nanos;
 use llmgw_routing::snapshot::Endpoint;
-use smallvec::SmallVec;
-use std::collections::HashMap;
 use std::sync::Arc;
 
 /// Idle connections kept for one endpoint on one shard.
@@ -112,7 +110,8 @@ impl Up {
 /// Idle connections by endpoint slot, last in, first out: the freshest is the least likely to be stale.
 #[derive(Default)]
 pub struct Pool {
-    idle: HashMap<u32, SmallVec<[Token; 8]>>,
+    /// By slot; slots are few and reused.
+    idle: Vec<Vec<Token>>,
     len: usize,
 }
 
@@ -129,14 +128,18 @@ impl Pool {
 
     /// Takes the freshest idle connection of an endpoint.
     pub fn take(&mut self, slot: u32) -> Option<Token> {
-        let token = self.idle.get_mut(&slot)?.pop()?;
+        let token = self.idle.get_mut(slot as usize)?.pop()?;
         self.len -= 1;
         Some(token)
     }
 
     /// Puts a connection back; `false` when the endpoint's share is full.
     pub fn put(&mut self, slot: u32, token: Token) -> bool {
-        let idle = self.idle.entry(slot).or_default();
+        let slot = slot as usize;
+        if slot >= self.idle.len() {
+            self.idle.resize_with(slot + 1, Vec::new);
+        }
+        let idle = &mut self.idle[slot];
         if idle.len() >= MAX_IDLE {
             return false;
         }
@@ -147,13 +150,10 @@ impl Pool {
 
     /// Forgets a connection that was closed while idle.
     pub fn forget(&mut self, slot: u32, token: Token) {
-        if let Some(idle) = self.idle.get_mut(&slot) {
+        if let Some(idle) = self.idle.get_mut(slot as usize) {
             let before = idle.len();
             idle.retain(|t| *t != token);
             self.len -= before - idle.len();
-            if idle.is_empty() {
-                self.idle.remove(&slot);
-            }
         }
     }
 }

@@ -90,7 +90,7 @@ fn measure(args: &PeersArgs, gateway_core: usize, load_core: usize, folder: &Tem
     let ports: Vec<u16> = engines.iter().map(SocketAddr::port).collect();
     let plan = json!({
         "engines": ports, "targets": targets, "rounds": rounds, "slice_ms": slice_ms, "warm_ms": WARM_MS,
-        "settle_ms": SETTLE_MS, "rate": args.rate, "idle_streams": IDLE_STREAMS,
+        "settle_ms": SETTLE_MS, "rate": args.rate, "idle_streams": IDLE_STREAMS, "only": args.only,
     });
     let plan_file = folder.path().join("plan.json");
     std::fs::write(&plan_file, plan.to_string()).map_err(|e| format!("cannot write the plan: {e}"))?;
