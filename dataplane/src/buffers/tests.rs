@@ -1,4 +1,4 @@
-use super::Quota;
+use super::{Quota, Spares};
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 #[test]
