@@ -31,6 +31,7 @@ pub mod clock;
 pub mod epoll;
 pub mod listen;
 pub mod sim;
+mod transmit;
 pub mod uring;
 
 #[cfg(test)]

@@ -99,6 +99,7 @@ pub struct Shard<D: Driver> {
     scratch: Vec<u8>,
     spares: Spares,
     /// Settled exchanges, for requests to come. They hold nothing but their own memory.
+    #[allow(clippy::vec_box)] // the boxes are what is kept
     exchanges: Vec<Box<Exchange>>,
     /// Clients whose kept input can be looked at again.
     ready: Vec<Token>,

@@ -23,6 +23,7 @@ mod slots;
 mod tests;
 
 use super::clock::{Clock, monotonic_ns};
+use super::transmit::{Sent, transmit};
 use super::{Bell, ConnError, Counters, Driver, Event, MAX_LATE_BYTES, SendError, Token};
 use bell::EventfdBell;
 use errno::{cannot_accept_now, connect_error, reset_error};
@@ -32,8 +33,8 @@ use rustix::event::{Timespec, epoll};
 use rustix::fd::OwnedFd;
 use rustix::io::{Errno, ioctl_fionread};
 use rustix::net::{
-    AddressFamily, RecvFlags, SendAncillaryBuffer, SendFlags, Shutdown, SocketFlags, SocketType,
-    acceptfrom_with, connect, ipproto, recv, send, sendmsg, shutdown, socket_with, sockopt,
+    AddressFamily, RecvFlags, Shutdown, SocketFlags, SocketType, acceptfrom_with, connect, ipproto, recv,
+    shutdown, socket_with, sockopt,
 };
 use slots::{Flags, Slots};
 use std::fmt;
@@ -53,8 +54,6 @@ const REPORTS_PER_WAIT: usize = 512;
 const ACCEPTS_PER_PASS: u32 = 64;
 /// How long accepting pauses when descriptors or memory ran out.
 const ACCEPT_BACKOFF_NS: Nanos = 100 * MILLISECOND;
-/// `UIO_MAXIOV`: the kernel refuses more slices in one call.
-const MAX_SLICES: usize = 1024;
 /// Slot indexes from here up mean the doorbell and the listeners.
 const RESERVED_INDEX: u32 = u32::MAX - 0xFFFF;
 const BELL_INDEX: u32 = u32::MAX;
@@ -496,35 +495,20 @@ impl Driver for EpollDriver {
             slot.flags.set(Flags::WANT_WRITE);
             return Ok(0);
         }
-        let mut sent = 0;
-        for slices in bufs.chunks(MAX_SLICES) {
-            let want: usize = slices.iter().map(|s| s.len()).sum();
-            self.counters.sends += 1;
-            let flags = SendFlags::DONTWAIT | SendFlags::NOSIGNAL;
-            let result = match slices {
-                [one] => send(fd, one, flags),
-                _ => sendmsg(fd, slices, &mut SendAncillaryBuffer::default(), flags),
-            };
-            let took = match result {
-                Ok(n) => n,
-                // Short of kernel memory counts as a full socket: the kernel says when there is space.
-                Err(Errno::AGAIN | Errno::NOBUFS | Errno::INTR) => 0,
-                Err(errno) => {
-                    if errno != Errno::PIPE {
-                        slot.flags.set(Flags::SEND_RESET);
-                    }
-                    return Err(SendError);
-                }
-            };
-            sent += took;
-            if took < want {
+        match transmit(fd, bufs, &mut self.counters) {
+            Sent::All(sent) => Ok(sent),
+            Sent::Short(sent) => {
                 slot.flags.set(Flags::WANT_WRITE);
                 slot.flags.clear(Flags::WRITABLE);
-                break;
+                Ok(sent)
+            }
+            Sent::Failed { reset } => {
+                if reset {
+                    slot.flags.set(Flags::SEND_RESET);
+                }
+                Err(SendError)
             }
         }
-        self.counters.bytes_sent += u64::try_from(sent).unwrap_or(0);
-        Ok(sent)
     }
 
     fn pause(&mut self, token: Token) {

@@ -34,6 +34,7 @@ pub use probe::{Unusable, self_test};
 use super::clock::{Clock, monotonic_ns};
 use super::epoll::bell::EventfdBell;
 use super::epoll::errno::{connect_error, reset_error};
+use super::transmit::{Sent, transmit};
 use super::{Bell, ConnError, Counters, Driver, Event, SendError, Token};
 use conns::{Conns, Flags, Key, Purpose};
 use llmgw_routing::{MILLISECOND, Nanos};
@@ -41,8 +42,7 @@ use ring::{Ring, Sizes};
 use rustix::fd::OwnedFd;
 use rustix::io::{Errno, ioctl_fionread};
 use rustix::net::{
-    AddressFamily, SendAncillaryBuffer, SendFlags, Shutdown, SocketFlags, SocketType, connect, ipproto,
-    sendmsg, shutdown, socket_with, sockopt,
+    AddressFamily, Shutdown, SocketFlags, SocketType, connect, ipproto, shutdown, socket_with, sockopt,
 };
 use std::collections::VecDeque;
 use std::fmt;
@@ -61,8 +61,6 @@ const HELD_MAX: u16 = 2;
 const ACCEPT_BACKOFF_NS: Nanos = 100 * MILLISECOND;
 /// How long a driver that is dropped waits for the last completions.
 const DRAIN_NS: Nanos = 100 * MILLISECOND;
-/// `UIO_MAXIOV`: the kernel refuses more slices in one call.
-const MAX_SLICES: usize = 1024;
 
 /// What the ring had to go through, for tests and metrics. Counts only grow, but `in_flight`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -81,7 +79,7 @@ pub struct Stats {
     pub spilled_bytes: u64,
     /// Completions of a receive after its connection was closed.
     pub late_after_close: u64,
-    /// Buffers that are the kernel's to fill.
+    /// Buffers that no connection holds.
     pub buffers: u16,
 }
 
@@ -157,7 +155,7 @@ impl UringDriver {
         Stats {
             in_flight: self.ring.in_flight(),
             overflows: self.ring.overflows(),
-            buffers: self.ring.pool().available(),
+            buffers: self.ring.pool().free(),
             ..self.stats
         }
     }
@@ -429,35 +427,21 @@ impl Driver for UringDriver {
             conn.flags.set(Flags::WANT_WRITE);
             return Ok(0);
         }
-        let (mut sent, mut short) = (0, false);
-        for slices in bufs.chunks(MAX_SLICES) {
-            let want: usize = slices.iter().map(|s| s.len()).sum();
-            self.counters.sends += 1;
-            let flags = SendFlags::DONTWAIT | SendFlags::NOSIGNAL;
-            let took = match sendmsg(fd, slices, &mut SendAncillaryBuffer::default(), flags) {
-                Ok(n) => n,
-                // Short of kernel memory counts as a full socket: the kernel says when there is space.
-                Err(Errno::AGAIN | Errno::NOBUFS | Errno::INTR) => 0,
-                Err(errno) => {
-                    if errno != Errno::PIPE {
-                        conn.flags.set(Flags::SEND_RESET);
-                    }
-                    return Err(SendError);
-                }
-            };
-            sent += took;
-            if took < want {
+        match transmit(fd, bufs, &mut self.counters) {
+            Sent::All(sent) => Ok(sent),
+            Sent::Short(sent) => {
                 conn.flags.set(Flags::WANT_WRITE);
                 conn.flags.clear(Flags::WRITABLE);
-                short = true;
-                break;
+                self.conns.touch(key);
+                Ok(sent)
+            }
+            Sent::Failed { reset } => {
+                if reset {
+                    conn.flags.set(Flags::SEND_RESET);
+                }
+                Err(SendError)
             }
         }
-        self.counters.bytes_sent += u64::try_from(sent).unwrap_or(0);
-        if short {
-            self.conns.touch(key);
-        }
-        Ok(sent)
     }
 
     fn pause(&mut self, token: Token) {

@@ -5,13 +5,18 @@
 //! entry     | address 8 | length 4 | buffer id 2 | reserved 2; in entry 0 the ring's tail |
 //! ```
 //!
-//! A buffer is always in exactly one place: the kernel's ring, a [`Chain`] of a connection, or a [`Lent`]. The kernel
-//! writes only to buffers in its ring; giving one back moves the ring's tail. Whoever holds a `Lent` keeps the mapping.
+//! A buffer is always in exactly one place: the kernel's ring, the stack of spare ones, a [`Chain`] of a connection, or
+//! a [`Lent`]. The kernel writes only to buffers in its ring; giving one back moves the ring's tail. Whoever holds a
+//! `Lent` keeps the mapping.
+//!
+//! The kernel goes round its ring, so every buffer in it is filled in turn, however few are needed at once. It gets as
+//! many as the load takes, so that those stay in the processor's caches: twice as many each time it runs out, half as
+//! many when it has long needed less than a quarter.
 
 #![allow(unsafe_code)] // memory shared with the kernel
 
 use rustix::mm::{MapFlags, ProtFlags, mmap_anonymous, munmap};
-use std::cell::Cell;
+use std::cell::{Cell, RefCell};
 use std::fmt;
 use std::io;
 use std::ops::Deref;
@@ -24,6 +29,13 @@ use io_uring::types::BufRingEntry;
 const PAGE_BYTES: usize = 4096;
 /// No buffer.
 const NONE: u16 = u16::MAX;
+/// Buffers in the kernel's ring at first, and at least.
+const OFFERED_MIN: u16 = 16;
+/// Receives over which the need for buffers is watched.
+const WATCH: u32 = 4096;
+/// Between the end of a buffer and the next one's start: so that their first bytes, which are used most, do not all
+/// fall into the same sets of the cache.
+const STAGGER_BYTES: usize = 11 * 64;
 
 #[derive(Debug, Clone, Copy)]
 struct Meta {
@@ -44,6 +56,13 @@ pub(super) struct Pool {
     tail: Cell<u16>,
     /// Buffers the kernel may fill, as far as its completions were seen.
     available: Cell<u16>,
+    /// As many as it is to have.
+    offered: Cell<u16>,
+    /// Those it need not have, last in, first out.
+    spare: RefCell<Vec<u16>>,
+    /// The least that were available since the last look, and receives since.
+    low: Cell<u16>,
+    watched: Cell<u32>,
     meta: Box<[Cell<Meta>]>,
 }
 
@@ -54,22 +73,40 @@ impl Pool {
         let entry_bytes = usize::from(count) * size_of::<BufRingEntry>();
         let buffers_at = entry_bytes.next_multiple_of(PAGE_BYTES);
         let bytes = usize::try_from(buffer_bytes).map_err(io::Error::other)?;
-        let mapped_bytes = buffers_at + usize::from(count) * bytes;
+        let mapped_bytes = buffers_at + usize::from(count) * (bytes + STAGGER_BYTES);
         let (access, private) = (ProtFlags::READ | ProtFlags::WRITE, MapFlags::PRIVATE);
         // SAFETY: a new anonymous mapping, wherever the kernel likes, cannot overlap anything of ours.
         let base = unsafe { mmap_anonymous(ptr::null_mut(), mapped_bytes, access, private) }?;
         let base = NonNull::new(base.cast::<u8>()).ok_or_else(|| io::Error::other("mapped at 0"))?;
         let meta = vec![Cell::new(Meta { len: 0, next: NONE }); usize::from(count)].into_boxed_slice();
-        let (tail, available) = (Cell::new(0), Cell::new(0));
-        Ok(Rc::new(Pool { base, mapped_bytes, buffers_at, buffer_bytes, count, tail, available, meta }))
+        Ok(Rc::new(Pool {
+            base,
+            mapped_bytes,
+            buffers_at,
+            buffer_bytes,
+            count,
+            tail: Cell::new(0),
+            available: Cell::new(0),
+            offered: Cell::new(OFFERED_MIN.min(count)),
+            spare: RefCell::new((0..count).rev().collect()),
+            low: Cell::new(0),
+            watched: Cell::new(0),
+            meta,
+        }))
     }
 
-    /// Puts every buffer into the ring. Once, after the kernel was told of it.
+    /// Puts as many buffers into the ring as the kernel is to have. First after the kernel was told of it.
     pub(super) fn fill(&self) {
-        debug_assert_eq!(self.tail.get(), 0);
-        for buffer in 0..self.count {
-            self.give_back(buffer);
+        while self.available.get() < self.offered.get() {
+            let Some(buffer) = self.spare.borrow_mut().pop() else { break };
+            self.offer(buffer);
         }
+    }
+
+    /// The kernel found no buffer: it is to have more.
+    pub(super) fn ran_out(&self) {
+        self.offered.set(self.offered.get().saturating_mul(2).min(self.count));
+        self.fill();
     }
 
     /// Where the ring's entries are.
@@ -89,6 +126,11 @@ impl Pool {
         self.available.get()
     }
 
+    /// Buffers that nobody holds.
+    pub(super) fn free(&self) -> u16 {
+        self.available.get() + u16::try_from(self.spare.borrow().len()).unwrap_or(u16::MAX)
+    }
+
     /// The kernel took a buffer out of its ring and put `len` bytes into it.
     pub(super) fn taken(&self, buffer: u16, len: u32) {
         assert!(
@@ -96,15 +138,36 @@ impl Pool {
             "the kernel names buffer {buffer}, {len} bytes"
         );
         debug_assert!(self.available.get() > 0);
-        self.available.set(self.available.get().wrapping_sub(1));
+        let available = self.available.get().wrapping_sub(1);
+        self.available.set(available);
+        self.low.set(self.low.get().min(available));
+        self.watched.set(self.watched.get() + 1);
+        if self.watched.get() == WATCH {
+            let offered = self.offered.get();
+            let needed = offered.saturating_sub(self.low.get());
+            if offered > OFFERED_MIN && needed < offered / 4 {
+                self.offered.set((offered / 2).max(OFFERED_MIN));
+            }
+            self.watched.set(0);
+            self.low.set(available);
+        }
         self.meta[usize::from(buffer)].set(Meta { len, next: NONE });
     }
 
-    /// The buffer is the kernel's again.
+    /// Takes a buffer back, for the kernel if it is to have more.
     pub(super) fn give_back(&self, buffer: u16) {
-        debug_assert!(buffer < self.count && self.available.get() < self.count, "given back twice");
+        debug_assert!(buffer < self.count && self.free() < self.count, "given back twice");
+        if self.available.get() < self.offered.get() {
+            self.offer(buffer);
+        } else {
+            self.spare.borrow_mut().push(buffer);
+        }
+    }
+
+    /// The buffer is the kernel's.
+    fn offer(&self, buffer: u16) {
         let tail = self.tail.get();
-        let offset = self.buffers_at + usize::from(buffer) * self.buffer_len();
+        let offset = self.offset(buffer);
         // SAFETY: within the mapping. The entry is beyond the tail, so the kernel does not look at it, and there is
         // room for it: no more buffers exist than entries. The setters leave the reserved field, the tail of entry 0.
         unsafe {
@@ -129,14 +192,16 @@ impl Pool {
         self.base.as_ptr().cast::<BufRingEntry>()
     }
 
-    fn buffer_len(&self) -> usize {
-        usize::try_from(self.buffer_bytes).unwrap_or(0)
+    /// Where a buffer begins in the mapping.
+    fn offset(&self, buffer: u16) -> usize {
+        let bytes = usize::try_from(self.buffer_bytes).unwrap_or(0);
+        self.buffers_at + usize::from(buffer) * (bytes + STAGGER_BYTES)
     }
 
     /// The bytes received into a buffer that is not in the kernel's ring.
     fn bytes(&self, buffer: u16) -> &[u8] {
         let len = usize::try_from(self.meta[usize::from(buffer)].get().len).unwrap_or(0);
-        let offset = self.buffers_at + usize::from(buffer) * self.buffer_len();
+        let offset = self.offset(buffer);
         // SAFETY: within the mapping (both were checked by `taken`), initialised (an anonymous mapping is zeroed), and
         // written by nobody: the kernel writes to buffers in its ring alone, and this one is in a chain or lent.
         unsafe { std::slice::from_raw_parts(self.base.as_ptr().add(offset), len) }

@@ -172,3 +172,24 @@ fn a_dropped_driver_leaves_nothing() {
         assert_eq!(std::io::Read::read(peer, &mut [0; 8]).unwrap(), 0, "closed in order");
     }
 }
+
+/// The kernel gets as many buffers as the load takes at once, no more for long.
+#[test]
+fn the_kernel_gets_as_many_buffers_as_it_needs() {
+    let pool = super::pool::Pool::new(64, 1024).expect("a mapping");
+    pool.fill();
+    assert_eq!((pool.available(), pool.free()), (16, 64));
+    let take = |pool: &super::pool::Pool, n: u16| (0..n).for_each(|buffer| pool.taken(buffer, 1));
+    take(&pool, 16);
+    assert_eq!((pool.available(), pool.free()), (0, 48));
+    pool.ran_out();
+    assert_eq!((pool.available(), pool.free()), (32, 48));
+    (0..16).for_each(|buffer| pool.give_back(buffer));
+    assert_eq!((pool.available(), pool.free()), (32, 64));
+    // A long time in which one buffer at a time is enough.
+    for _ in 0..10_000 {
+        pool.taken(0, 1);
+        pool.give_back(0);
+    }
+    assert_eq!((pool.available(), pool.free()), (16, 64));
+}

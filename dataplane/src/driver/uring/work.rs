@@ -196,6 +196,7 @@ impl UringDriver {
             }
             Err(Errno::NOBUFS) => {
                 self.stats.no_buffers += 1;
+                pool.ran_out();
                 flags.set(Flags::STARVED);
                 self.conns.starved.push_back(key);
             }
