@@ -46,7 +46,7 @@ pub fn main(args: &ServerArgs) -> Result<(), Failure> {
     let mut signals = stop_signals().map_err(Failure::run)?;
     let handle = signals.handle();
     let server = Server::start(loaded, Some(&args.config))?;
-    let Server { shards, mut control, shared, .. } = server;
+    let Server { shards, control, shared, .. } = server;
     let watcher = Builder::new()
         .name("llmgw-wait".into())
         .spawn(move || {

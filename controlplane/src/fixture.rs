@@ -1,12 +1,14 @@
 //! A data plane without shards, for tests.
 
 use crate::config::Config;
+use crate::fleet::Fleet;
 use crate::publisher::{Addresses, Publisher};
 use llmgw_dataplane::driver::Bell;
 use llmgw_dataplane::shared::Shared;
 use llmgw_routing::budget::RetryBudget;
 use std::net::SocketAddr;
 use std::sync::Arc;
+use tokio::sync::Notify;
 
 /// A shard's bell that nobody hears.
 struct Mute;
@@ -38,4 +40,15 @@ pub fn plane(config: &Config, started: bool) -> Arc<Shared<()>> {
         assert!(shared.seats[0].bell.set(Arc::new(Mute)).is_ok());
     }
     Arc::new(shared)
+}
+
+/// A fleet of a configuration, and where it publishes. Its clock stands still.
+pub fn fleet(config: Config) -> (Arc<Fleet>, Arc<Shared<()>>) {
+    let mut publisher = Publisher::new(usize::MAX);
+    let addresses = addresses(&config);
+    let snapshot = publisher.build(&config, &addresses, 77).unwrap();
+    let shared = Arc::new(Shared::new(snapshot, Arc::clone(publisher.loads()), RetryBudget::new(0.2), 1));
+    let plane = Arc::clone(&shared) as _;
+    let changed = Arc::new(Notify::new());
+    (Arc::new(Fleet::new(publisher, config, addresses, plane, || 0, changed, None)), shared)
 }

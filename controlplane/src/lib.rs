@@ -8,6 +8,7 @@
 
 pub mod config;
 pub mod expo;
+pub mod fleet;
 pub mod health;
 pub mod logs;
 pub mod metrics;
@@ -16,6 +17,7 @@ pub mod probe;
 pub mod process;
 pub mod publisher;
 pub mod refresh;
+pub mod registry;
 pub mod runtime;
 
 #[cfg(test)]

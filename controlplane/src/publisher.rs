@@ -8,11 +8,12 @@
 //! * A series id stands for one (model, pool) for as long as an endpoint has that pair, and never for another, so that
 //!   a shard that still holds the counters of a removed series cannot count into a new one.
 
-use crate::config::{Config, EndpointConfig, Picker, Router};
+use crate::config::{Config, EndpointConfig, Picker, Route, Router, split_authority};
+use crate::registry::{Drain, WORKERS_MAX, WorkerSpec};
 use llmgw_routing::load::LoadTable;
 use llmgw_routing::pipeline::{Profile, ProfileError};
-use llmgw_routing::snapshot::{Endpoint, Model, Role, Settings, Snapshot};
-use std::collections::HashMap;
+use llmgw_routing::snapshot::{Endpoint, Engine, Model, Role, Settings, Snapshot};
+use std::collections::{BTreeMap, HashMap};
 use std::fmt;
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
@@ -25,6 +26,9 @@ mod tests;
 pub const ENDPOINTS_MAX: u32 = 4096;
 /// A name must resolve within this.
 const LOOKUP_TIMEOUT: Duration = Duration::from_secs(5);
+
+/// The pool of workers that announced themselves.
+pub const WORKER_POOL: &str = "default";
 
 /// Addresses of engines by host name and port.
 pub type Addresses = HashMap<(String, u16), Vec<SocketAddr>>;
@@ -88,6 +92,14 @@ pub async fn resolve(config: &Config) -> Result<Addresses, PublishError> {
     Ok(addresses)
 }
 
+/// Looks up the host of `host:port`.
+pub async fn lookup_authority(authority: &str) -> Result<Vec<SocketAddr>, String> {
+    match split_authority(authority) {
+        Some((host, port)) => lookup(&host, port).await,
+        None => Err("it is not host:port".into()),
+    }
+}
+
 async fn lookup(host: &str, port: u16) -> Result<Vec<SocketAddr>, String> {
     if let Ok(ip) = host.parse::<IpAddr>() {
         return Ok(vec![SocketAddr::new(ip, port)]);
@@ -102,6 +114,32 @@ async fn lookup(host: &str, port: u16) -> Result<Vec<SocketAddr>, String> {
     }
 }
 
+/// A registered worker, as it is to be published.
+#[derive(Debug, Clone)]
+pub struct Worker {
+    /// Who it is.
+    pub spec: Arc<WorkerSpec>,
+    /// It takes no new work.
+    pub draining: bool,
+}
+
+/// All that a snapshot is made of.
+#[derive(Debug, Clone, Copy)]
+pub struct Wanted<'a> {
+    /// Settings and static endpoints.
+    pub config: &'a Config,
+    /// Covers the hosts of the static endpoints, see [`resolve`].
+    pub addresses: &'a Addresses,
+    /// The route table.
+    pub routes: &'a [Route],
+    /// Registered workers, sorted by id; no id is one of a static endpoint.
+    pub workers: &'a [Worker],
+    /// Models that workers have named since the process started.
+    pub worker_models: &'a [Arc<str>],
+    /// Models being drained: they get no new work.
+    pub drained: &'a BTreeMap<String, Drain>,
+}
+
 /// Turns configurations into snapshots and remembers what lives on from one to the next.
 pub struct Publisher {
     loads: Arc<LoadTable>,
@@ -109,6 +147,7 @@ pub struct Publisher {
     max_connections: usize,
     version: u64,
     endpoints: HashMap<String, (EndpointConfig, Arc<Endpoint>)>,
+    workers: HashMap<Arc<str>, (Arc<WorkerSpec>, Arc<Endpoint>)>,
     models: HashMap<Box<str>, Arc<Model>>,
     first_seen: HashMap<String, u64>,
     series: HashMap<(String, String), u32>,
@@ -120,10 +159,11 @@ impl Publisher {
     pub fn new(max_connections: usize) -> Self {
         Publisher {
             // Twice the bound: endpoints of the last configuration keep their slots until their requests end.
-            loads: LoadTable::new(2 * ENDPOINTS_MAX),
+            loads: LoadTable::new(2 * (ENDPOINTS_MAX + WORKERS_MAX)),
             max_connections,
             version: 0,
             endpoints: HashMap::new(),
+            workers: HashMap::new(),
             models: HashMap::new(),
             first_seen: HashMap::new(),
             series: HashMap::new(),
@@ -149,36 +189,54 @@ impl Publisher {
         })
     }
 
-    /// The snapshot of a configuration. `addresses` must cover its endpoints, see [`resolve`]; `now_unix` is in
-    /// seconds. On an error nothing has changed.
+    /// The snapshot of a configuration alone: its endpoints and its routes. `addresses` must cover its endpoints, see
+    /// [`resolve`]; `now_unix` is in seconds. On an error nothing has changed.
     pub fn build(
         &mut self,
         config: &Config,
         addresses: &Addresses,
         now_unix: u64,
     ) -> Result<Arc<Snapshot>, PublishError> {
+        let drained = BTreeMap::new();
+        let routes = &config.routes;
+        let wanted =
+            Wanted { config, addresses, routes, workers: &[], worker_models: &[], drained: &drained };
+        self.build_all(&wanted, now_unix)
+    }
+
+    /// The snapshot of everything. `now_unix` is in seconds. On an error nothing has changed.
+    pub fn build_all(&mut self, wanted: &Wanted<'_>, now_unix: u64) -> Result<Arc<Snapshot>, PublishError> {
+        let config = wanted.config;
         let asked = config.endpoints.len();
         if u32::try_from(asked).is_err() || asked > ENDPOINTS_MAX as usize {
             return Err(PublishError::TooManyEndpoints { asked });
         }
         let profile = Arc::new(profile(&config.router)?);
-        let (series, next_series) = self.series_of(config);
-        let mut endpoints = Vec::with_capacity(asked);
+        let (series, next_series) = self.series_of(wanted);
+        let mut endpoints = Vec::with_capacity(asked + wanted.workers.len());
         for endpoint in &config.endpoints {
             let id = series[&(endpoint.model.clone(), endpoint.pool.clone())];
-            endpoints.push(self.endpoint(endpoint, addresses, id, asked)?);
+            endpoints.push(self.endpoint(endpoint, wanted.addresses, id, asked)?);
+        }
+        for worker in wanted.workers {
+            endpoints.push(self.worker(&worker.spec, &series)?);
         }
 
         // Nothing fails from here on.
         self.version += 1;
         self.series = series;
         self.next_series = next_series;
-        for name in known_models(config) {
-            self.first_seen.entry(name.to_owned()).or_insert(now_unix);
+        for name in known_models(wanted) {
+            if !self.first_seen.contains_key(name) {
+                self.first_seen.insert(name.to_owned(), now_unix);
+            }
         }
-        self.models = self.models_of(config, &endpoints, &profile, now_unix);
+        self.models = self.models_of(wanted, &endpoints, &profile, now_unix);
         let pairs = config.endpoints.iter().zip(&endpoints);
         self.endpoints = pairs.map(|(c, e)| (c.id.clone(), (c.clone(), Arc::clone(e)))).collect();
+        let pairs = wanted.workers.iter().zip(&endpoints[asked..]);
+        self.workers =
+            pairs.map(|(w, e)| (Arc::clone(&w.spec.id), (Arc::clone(&w.spec), Arc::clone(e)))).collect();
         let mut settings = config.settings();
         settings.max_connections = settings.max_connections.min(self.max_connections);
         Ok(self.assemble(endpoints, settings))
@@ -189,11 +247,15 @@ impl Publisher {
         Arc::new(Snapshot { version: self.version, models, endpoints, settings: Arc::new(settings) })
     }
 
-    fn series_of(&self, config: &Config) -> (HashMap<(String, String), u32>, u32) {
+    fn series_of(&self, wanted: &Wanted<'_>) -> (HashMap<(String, String), u32>, u32) {
         let mut next = self.next_series;
         let mut series = HashMap::new();
-        for endpoint in &config.endpoints {
-            let pair = (endpoint.model.clone(), endpoint.pool.clone());
+        let of_config = wanted.config.endpoints.iter().map(|e| (e.model.as_str(), e.pool.as_str()));
+        let mut models: Vec<&str> = wanted.workers.iter().map(|worker| &*worker.spec.model).collect();
+        models.sort_unstable();
+        models.dedup();
+        for (model, pool) in of_config.chain(models.into_iter().map(|model| (model, WORKER_POOL))) {
+            let pair = (model.to_owned(), pool.to_owned());
             let known = self.series.get(&pair).copied();
             series.entry(pair).or_insert_with(|| {
                 known.unwrap_or_else(|| {
@@ -251,16 +313,54 @@ impl Publisher {
         }))
     }
 
+    /// The endpoint of a registered worker. Another incarnation is another engine: it gets a slot of its own.
+    fn worker(
+        &self,
+        spec: &Arc<WorkerSpec>,
+        series: &HashMap<(String, String), u32>,
+    ) -> Result<Arc<Endpoint>, PublishError> {
+        let known = self.workers.get(&spec.id);
+        if let Some((old, endpoint)) = known
+            && Arc::ptr_eq(old, spec)
+        {
+            return Ok(Arc::clone(endpoint));
+        }
+        let slot = match known {
+            Some((old, endpoint)) if old.incarnation == spec.incarnation => endpoint.slot.clone(),
+            _ => {
+                self.loads.allocate().ok_or(PublishError::TooManyEndpoints { asked: WORKERS_MAX as usize })?
+            }
+        };
+        Ok(Arc::new(Endpoint {
+            id: Arc::clone(&spec.id),
+            slot,
+            served_model: Arc::clone(&spec.model),
+            pool: WORKER_POOL.into(),
+            series: series[&(spec.model.to_string(), WORKER_POOL.to_owned())],
+            address: spec.address,
+            authority: spec.http_address.clone(),
+            base_path: "".into(),
+            engine: Engine::Openai,
+            weight: if spec.capacity > 0 { f64::from(spec.capacity) } else { 1.0 },
+            role: spec.role,
+        }))
+    }
+
     fn models_of(
         &self,
-        config: &Config,
+        wanted: &Wanted<'_>,
         endpoints: &[Arc<Endpoint>],
         profile: &Arc<Profile>,
         now_unix: u64,
     ) -> HashMap<Box<str>, Arc<Model>> {
         let mut by_model: HashMap<&str, Vec<Arc<Endpoint>>> =
-            known_models(config).map(|name| (name, Vec::new())).collect();
-        for endpoint in endpoints.iter().filter(|endpoint| endpoint.role == Role::Unified) {
+            known_models(wanted).map(|name| (name, Vec::new())).collect();
+        let (fixed, registered) = endpoints.split_at(wanted.config.endpoints.len());
+        let willing = registered.iter().zip(wanted.workers).filter(|(_, worker)| !worker.draining);
+        let routable = fixed.iter().chain(willing.map(|(endpoint, _)| endpoint)).filter(|endpoint| {
+            endpoint.role == Role::Unified && !wanted.drained.contains_key(&*endpoint.served_model)
+        });
+        for endpoint in routable {
             by_model.entry(&endpoint.served_model).or_default().push(Arc::clone(endpoint));
         }
         let models = by_model.into_iter().map(|(name, endpoints)| {
@@ -273,11 +373,14 @@ impl Publisher {
     }
 }
 
-/// Every name that makes a model known: of endpoints, routes with their aliases, and the catalog.
-fn known_models(config: &Config) -> impl Iterator<Item = &str> {
+/// Every name that makes a model known: of endpoints, workers, routes with their aliases, and the catalog.
+fn known_models<'a>(wanted: &Wanted<'a>) -> impl Iterator<Item = &'a str> + use<'a> {
+    let Wanted { config, routes, worker_models, .. } = *wanted;
     let endpoints = config.endpoints.iter().map(|endpoint| endpoint.model.as_str());
-    let routes = config.routes.iter().flat_map(|route| std::iter::once(&route.model).chain(&route.aliases));
-    endpoints.chain(routes.map(String::as_str)).chain(config.models.iter().map(|model| model.name.as_str()))
+    let routes = routes.iter().flat_map(|route| std::iter::once(&route.model).chain(&route.aliases));
+    let catalog = config.models.iter().map(|model| model.name.as_str());
+    let workers = worker_models.iter().map(|model| &**model);
+    endpoints.chain(routes.map(String::as_str)).chain(catalog).chain(workers)
 }
 
 /// The profile that `router.policy` names.

@@ -4,14 +4,15 @@
 //! on passes signals: [`ControlPlane::reload`] for SIGHUP, [`ControlPlane::draining`] when a shutdown begins,
 //! [`ControlPlane::shutdown`] once the shards have ended.
 
-use crate::config::{Config, ConfigError, DriverChoice, Loaded};
+use crate::config::Config;
+use crate::fleet::{Fleet, Source};
 use crate::health::{self, Surface};
-use crate::logs::{self, AccessLog, LogHandle};
+use crate::logs::{self, AccessLog};
 use crate::metrics::OwnStats;
 use crate::plane::DataPlane;
 use crate::probe::Prober;
 use crate::publisher::{self, PublishError, Publisher};
-use crate::refresh::{self, World};
+use crate::refresh;
 use llmgw_dataplane::driver::clock::{monotonic_ns, wall_ns};
 use llmgw_dataplane::shared::{RecordConsumer, Shared};
 use llmgw_routing::SECOND;
@@ -19,8 +20,8 @@ use llmgw_routing::budget::RetryBudget;
 use std::fmt;
 use std::net::SocketAddr;
 use std::path::PathBuf;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex};
 use std::time::Duration;
 use tokio::net::TcpListener;
 use tokio::runtime::Runtime;
@@ -77,43 +78,14 @@ impl fmt::Display for StartError {
 
 impl std::error::Error for StartError {}
 
-/// Why a reload was refused; the running configuration stays.
-#[derive(Debug)]
-#[allow(missing_docs)]
-pub enum ReloadError {
-    /// There is no file to read.
-    NoFile,
-    /// The file is wrong.
-    Config(ConfigError),
-    /// It cannot be published.
-    Publish(PublishError),
-}
-
-impl fmt::Display for ReloadError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            ReloadError::NoFile => f.write_str("this process was not started from a file"),
-            ReloadError::Config(error) => error.fmt(f),
-            ReloadError::Publish(error) => error.fmt(f),
-        }
-    }
-}
-
-impl std::error::Error for ReloadError {}
+pub use crate::fleet::ReloadError;
 
 /// A running control plane.
 pub struct ControlPlane {
     runtime: Runtime,
-    plane: Arc<dyn DataPlane>,
     own: Arc<OwnStats>,
-    world: Arc<Mutex<World>>,
-    path: Option<PathBuf>,
-    /// The file's driver: a flag may stand over it, and is no change.
-    file_driver: DriverChoice,
-    log: LogHandle,
-    access_on: Arc<AtomicBool>,
+    fleet: Arc<Fleet>,
     access_log: JoinHandle<()>,
-    probe_now: Arc<Notify>,
     stop: watch::Sender<bool>,
     health_address: SocketAddr,
 }
@@ -161,25 +133,17 @@ impl ControlPlane {
         let access_on = Arc::new(AtomicBool::new(logs::access_on(&config.log)));
         let access = AccessLog::new(consumers, config.log.format, Arc::clone(&access_on), Arc::clone(&own));
         let access_log = runtime.spawn(access.run(stopped.clone()));
-        let in_file = path.as_deref().and_then(|path| Config::load(path, variables()).ok());
-        let file_driver = in_file.map_or(config.driver, |loaded| loaded.config.driver);
-        let world = Arc::new(Mutex::new(World { publisher, config }));
-        let named = refresh::run(Arc::clone(&world), Arc::clone(&plane), Arc::clone(&probe_now), stopped);
-        runtime.spawn(named);
-        let control = ControlPlane {
-            runtime,
-            plane,
-            own,
-            world,
-            path,
-            file_driver,
-            log,
-            access_on,
-            access_log,
-            probe_now,
-            stop,
-            health_address,
-        };
+        let source = path.map(|path| {
+            let in_file = Config::load(&path, variables()).ok();
+            let driver = in_file.map_or(config.driver, |loaded| loaded.config.driver);
+            Source { path, driver, log, access_on, own: Arc::clone(&own) }
+        });
+        let fleet =
+            Fleet::new(publisher, config, addresses, plane, monotonic_ns, Arc::clone(&probe_now), source);
+        let fleet = Arc::new(fleet);
+        runtime.spawn(refresh::run(Arc::clone(&fleet), stopped.clone()));
+        runtime.spawn(Arc::clone(&fleet).run(stopped));
+        let control = ControlPlane { runtime, own, fleet, access_log, stop, health_address };
         Ok((control, shared))
     }
 
@@ -188,51 +152,14 @@ impl ControlPlane {
         self.health_address
     }
 
-    /// Reads the configuration again and takes it whole, or logs why not and changes nothing. Returns whether it was
-    /// taken.
-    pub fn reload(&mut self) -> bool {
-        let result = self.try_reload(variables());
-        self.own.last_reload_refused.store(result.is_err(), Ordering::Relaxed);
-        match result {
-            Ok(version) => {
-                self.own.reloads.fetch_add(1, Ordering::Relaxed);
-                self.own.configured_at.store(wall_ns() / SECOND, Ordering::Relaxed);
-                tracing::info!(version, "configuration reloaded");
-                true
-            }
-            Err(error) => {
-                self.own.reloads_refused.fetch_add(1, Ordering::Relaxed);
-                tracing::error!("reload refused, the running configuration stays: {error}");
-                false
-            }
-        }
+    /// Owns what is published.
+    pub fn fleet(&self) -> &Arc<Fleet> {
+        &self.fleet
     }
 
-    fn try_reload(&mut self, vars: impl Iterator<Item = (String, String)>) -> Result<u64, ReloadError> {
-        let path = self.path.as_deref().ok_or(ReloadError::NoFile)?;
-        let Loaded { mut config, warnings } = Config::load(path, vars).map_err(ReloadError::Config)?;
-        let running = refresh::lock(&self.world).config.clone();
-        let driver = running.driver;
-        let fixed = Config { driver: self.file_driver, ..running }.fixed_keys_changed(&config);
-        if !fixed.is_empty() {
-            return Err(ReloadError::Publish(PublishError::Fixed(fixed)));
-        }
-        config.driver = driver;
-        let addresses = self.runtime.block_on(publisher::resolve(&config)).map_err(ReloadError::Publish)?;
-        let mut world = refresh::lock(&self.world);
-        let built = world.publisher.build(&config, &addresses, wall_ns() / SECOND);
-        let snapshot = built.map_err(ReloadError::Publish)?;
-        let version = snapshot.version;
-        for warning in &warnings {
-            tracing::warn!("{warning}");
-        }
-        self.plane.publish(snapshot);
-        self.log.set_level(config.log.level);
-        self.access_on.store(logs::access_on(&config.log), Ordering::Relaxed);
-        world.config = config;
-        drop(world);
-        self.probe_now.notify_one();
-        Ok(version)
+    /// Reads the configuration again, see [`Fleet::reload`]. Returns whether it was taken.
+    pub fn reload(&self) -> bool {
+        self.runtime.block_on(self.fleet.reload()).is_ok()
     }
 
     /// From now on `/readyz` says that the process is about to end.

@@ -34,7 +34,8 @@ fn host_port(node: &Node) -> Result<String, String> {
     }
 }
 
-fn split_authority(text: &str) -> Option<(String, u16)> {
+/// `host:port`, with the brackets around an IPv6 address taken off.
+pub fn split_authority(text: &str) -> Option<(String, u16)> {
     let (host, port) = text.rsplit_once(':')?;
     let port = port.parse::<u16>().ok().filter(|port| *port != 0)?;
     if let Some(inner) = host.strip_prefix('[') {

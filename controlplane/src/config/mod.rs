@@ -19,7 +19,7 @@ mod units;
 pub use decode::Problem;
 pub use env::variable;
 pub use fit::EffectiveLimits;
-pub use fleet::parse_url;
+pub use fleet::{parse_url, split_authority};
 pub use sections::{LISTENERS, POLICIES};
 pub use tree::Origin;
 pub use types::*;

@@ -257,7 +257,7 @@ impl EndpointUrl {
 }
 
 /// One of `routes`.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, PartialEq)]
 #[allow(missing_docs)]
 pub struct Route {
     pub model: String,

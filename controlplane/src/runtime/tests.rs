@@ -1,7 +1,6 @@
 use super::{ControlPlane, Parts, ReloadError, StartError};
 use crate::config::{Config, DriverChoice};
 use crate::publisher::PublishError;
-use crate::refresh;
 use llmgw_dataplane::shared::{Shared, record_ring};
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
@@ -56,7 +55,7 @@ const TWO: &str = "endpoints: [{ id: a, model: m, url: 'http://127.0.0.1:9' }, \
 #[test]
 fn it_starts_reloads_and_ends() {
     let file = File::new("reload", ONE);
-    let (mut control, shared) = start(&file);
+    let (control, shared) = start(&file);
     assert!(get(control.health_address(), "/healthz").starts_with("HTTP/1.1 200 "));
     assert_eq!(shared.snapshot.load().settings.max_connections, 64, "what the open files allow");
     let first = Arc::clone(&shared.snapshot.load().endpoints[0]);
@@ -76,12 +75,12 @@ fn it_starts_reloads_and_ends() {
 #[test]
 fn a_bad_reload_changes_nothing() {
     let file = File::new("bad", ONE);
-    let (mut control, shared) = start(&file);
+    let (control, shared) = start(&file);
     file.write("endpoints: [{ id: b, model: n }]\n");
-    let error = control.try_reload([].into_iter()).unwrap_err();
+    let error = control.runtime.block_on(control.fleet.try_reload([].into_iter())).unwrap_err();
     assert!(matches!(&error, ReloadError::Config(e) if e.problems().len() == 1), "{error}");
     file.write(&format!("{TWO}shards: 3\ndriver: epoll\n"));
-    let error = control.try_reload([].into_iter()).unwrap_err();
+    let error = control.runtime.block_on(control.fleet.try_reload([].into_iter())).unwrap_err();
     assert_eq!(
         error.to_string(),
         "shards, driver cannot change while the process runs; restart it, or take the change back"
@@ -98,18 +97,21 @@ fn a_driver_given_by_a_flag_survives_a_reload() {
     let file = File::new("flag", ONE);
     let mut parts = parts(&file.0);
     parts.config.driver = DriverChoice::Epoll;
-    let (mut control, _shared) = ControlPlane::start::<()>(parts).unwrap();
+    let (control, _shared) = ControlPlane::start::<()>(parts).unwrap();
     file.write(TWO);
     assert!(control.reload());
-    assert_eq!(refresh::lock(&control.world).config.driver, DriverChoice::Epoll);
+    assert_eq!(control.fleet.config().driver, DriverChoice::Epoll);
     control.shutdown();
 }
 
 #[test]
 fn without_a_file_there_is_nothing_to_reload() {
     let file = File::new("none", ONE);
-    let mut control = ControlPlane::start::<()>(Parts { path: None, ..parts(&file.0) }).unwrap().0;
-    assert!(matches!(control.try_reload([].into_iter()), Err(ReloadError::NoFile)));
+    let control = ControlPlane::start::<()>(Parts { path: None, ..parts(&file.0) }).unwrap().0;
+    assert!(matches!(
+        control.runtime.block_on(control.fleet.try_reload([].into_iter())),
+        Err(ReloadError::NoFile)
+    ));
     control.shutdown();
 }
 
