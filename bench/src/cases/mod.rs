@@ -11,7 +11,7 @@ use llmgw_dataplane::sse::{EventKind, Framer, Piece, parse_event};
 use llmgw_routing::load::LoadTable;
 use llmgw_routing::pipeline::{PickState, Profile, Request, decide};
 use llmgw_routing::prefix::prefix_key;
-use llmgw_routing::scan::{RequestScan, inject_usage, skim_chunk};
+use llmgw_routing::scan::{EventSkim, RequestScan, inject_usage};
 use llmgw_routing::snapshot::{Endpoint, Engine, Model, Role};
 use smallvec::SmallVec;
 use std::hint::black_box;
@@ -131,13 +131,13 @@ fn decide_cost(policy: &str, count: u16) -> Call {
 }
 
 fn frame_and_skim() -> Call {
-    Box::new(|| {
-        let mut framer = Framer::new();
+    let (mut framer, mut skim) = (Framer::new(), EventSkim::new());
+    Box::new(move || {
         framer.push(black_box(EVENT), |piece| {
             if let Piece::Event(event) = piece
                 && let EventKind::Data(json) = parse_event(event).kind
             {
-                black_box(skim_chunk(&json).choices_empty);
+                black_box(skim.skim(&json).choices_empty);
             }
         });
     })

@@ -3,7 +3,7 @@
 use crate::error::normalize_engine_error;
 use crate::http1::chunked;
 use crate::sse::{EventKind, Framer, Piece, error_event, parse_event};
-use llmgw_routing::scan::{FinishReason, Usage, UsageSkim, skim_chunk};
+use llmgw_routing::scan::{EventSkim, FinishReason, Usage, UsageSkim};
 
 /// What an engine's connection is expected to deliver next.
 pub enum UpReader {
@@ -92,6 +92,8 @@ pub struct StreamReply {
     pub framing: ClientFraming,
     /// Cuts the body into events.
     framer: Framer,
+    /// Looks into events.
+    skim: EventSkim,
     /// Withhold the usage chunk that the gateway asked for.
     withhold: bool,
     /// The terminator went through: the stream is complete.
@@ -112,6 +114,7 @@ impl StreamReply {
             head: Some(head),
             framing,
             framer: Framer::new(),
+            skim: EventSkim::new(),
             withhold,
             done: false,
             failed: false,
@@ -176,7 +179,7 @@ impl StreamReply {
             }
             EventKind::Data(json) => json,
         };
-        let info = skim_chunk(&json);
+        let info = self.skim.skim(&json);
         seen.events += 1;
         seen.finish_reason = info.finish_reason.or(seen.finish_reason);
         seen.usage = info.usage.or(seen.usage);

@@ -12,7 +12,7 @@ use crate::http1::{ResponseBody, ResponseHead};
 use crate::record::Outcome;
 use crate::shared::Stop;
 use crate::sse::error_event;
-use llmgw_routing::scan::{UsageSkim, skim_chunk};
+use llmgw_routing::scan::{UsageSkim, skim_answer};
 use smallvec::SmallVec;
 use std::io::IoSlice;
 
@@ -110,7 +110,7 @@ impl<D: Driver> Shard<D> {
             Reply::Plain(plain) => {
                 if plain.json && first && last {
                     // The whole body at once, as small answers come: one walk tells it all.
-                    let info = skim_chunk(payload);
+                    let info = skim_answer(payload);
                     (ex.seen.usage, ex.seen.finish_reason) = (info.usage, info.finish_reason);
                 } else if plain.json {
                     plain.skim.get_or_insert_with(|| Box::new(UsageSkim::new())).feed(payload);

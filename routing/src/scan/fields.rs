@@ -80,6 +80,15 @@ impl Field {
 
     /// By a key as it stands between its quotes.
     pub(super) fn from_raw(key: &[u8]) -> Option<Field> {
+        if key.contains(&b'\\') {
+            return Self::ALL.into_iter().find(|field| spells(key, field.name().as_bytes()));
+        }
+        Self::from_plain(key)
+    }
+
+    /// By a key without escapes.
+    #[inline]
+    pub(super) fn from_plain(key: &[u8]) -> Option<Field> {
         Some(match key {
             b"model" => Field::Model,
             b"stream" => Field::Stream,
@@ -93,9 +102,6 @@ impl Field {
             b"user" => Field::User,
             b"seed" => Field::Seed,
             b"logprobs" => Field::Logprobs,
-            escaped if escaped.contains(&b'\\') => {
-                return Self::ALL.into_iter().find(|field| spells(escaped, field.name().as_bytes()));
-            }
             _ => return None,
         })
     }

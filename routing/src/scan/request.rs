@@ -7,7 +7,7 @@ use smallvec::SmallVec;
 
 /// What comes next.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum State {
+pub(super) enum State {
     /// The object that the body is.
     Body,
     /// A key or the end of an object.
@@ -37,7 +37,7 @@ enum State {
 
 /// What of a number has been seen.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Number {
+pub(super) enum Number {
     Minus,
     /// A leading zero: no digit may follow.
     Zero,
@@ -51,7 +51,7 @@ enum Number {
 
 impl Number {
     /// After one more byte; `None` if it is not part of the number.
-    fn step(self, byte: u8) -> Option<Number> {
+    pub(super) fn step(self, byte: u8) -> Option<Number> {
         Some(match (self, byte) {
             (Number::Minus, b'0') => Number::Zero,
             (Number::Minus, b'1'..=b'9') | (Number::Integer, b'0'..=b'9') => Number::Integer,
@@ -66,12 +66,12 @@ impl Number {
 
     /// Any number of digits may follow, and nothing changes by them.
     #[inline]
-    fn takes_digits(self) -> bool {
+    pub(super) fn takes_digits(self) -> bool {
         matches!(self, Number::Integer | Number::Fraction | Number::Exponent)
     }
 
     /// What must follow; `None` if the number may end here.
-    fn wanted(self) -> Option<&'static str> {
+    pub(super) fn wanted(self) -> Option<&'static str> {
         match self {
             Number::Zero | Number::Integer | Number::Fraction | Number::Exponent => None,
             Number::Minus | Number::Point | Number::ESign => Some("a digit"),
@@ -81,9 +81,9 @@ impl Number {
 }
 
 /// The body was refused; why is noted in the scan. Without content, so that results stay in registers.
-struct Refused;
+pub(super) struct Refused;
 
-type Step<T> = Result<T, Refused>;
+pub(super) type Step<T> = Result<T, Refused>;
 
 /// Scans a request body that comes in chunks: validates it by RFC 8259 and notes where the fields lie that the gateway
 /// looks at. Escapes of lone surrogates pass, as they do in the engines' parsers; numbers are not bounded in range.
@@ -92,21 +92,21 @@ type Step<T> = Result<T, Refused>;
 /// each are taken.
 #[derive(Debug, Clone)]
 pub struct RequestScan {
-    state: State,
+    pub(super) state: State,
     /// Bytes of earlier chunks.
-    offset: usize,
-    max_depth: u16,
-    depth: u16,
+    pub(super) offset: usize,
+    pub(super) max_depth: u16,
+    pub(super) depth: u16,
     /// For each open container, by bits: whether it is an object.
-    objects: SmallVec<[u64; 2]>,
+    pub(super) objects: SmallVec<[u64; 2]>,
     /// The string under way is a key.
-    in_key: bool,
+    pub(super) in_key: bool,
     /// The top-level key under way, as escaped.
     key: SmallVec<[u8; KEY_MAX]>,
     /// It is longer than any that matters.
     key_long: bool,
     /// The field whose value is under way, and where it began.
-    field: Option<(Field, usize)>,
+    pub(super) field: Option<(Field, usize)>,
     found: Found,
     error: Option<ScanError>,
 }
@@ -187,8 +187,11 @@ impl RequestScan {
                     }
                     at + 1
                 }
-                _ if matches!(chunk[at], b' ' | b'\t' | b'\n' | b'\r') => at + 1,
-                _ => self.structure(chunk[at], at)?,
+                _ => match self.tokens(chunk, at)? {
+                    further if further > at => further,
+                    _ if matches!(chunk[at], b' ' | b'\t' | b'\n' | b'\r') => at + 1,
+                    _ => self.structure(chunk[at], at)?,
+                },
             };
         }
         Ok(())
@@ -290,20 +293,26 @@ impl RequestScan {
         if self.depth == 1
             && let Some((field, start)) = self.field.take()
         {
-            let span = start..self.offset + end;
-            let all = match field {
-                Field::Model => Some(&mut self.found.model_all),
-                Field::StreamOptions => Some(&mut self.found.stream_options_all),
-                _ => None,
-            };
-            if let Some(all) = all {
-                if all.len() == OCCURRENCES_MAX {
-                    return Err(self.refuse(end, repeated(0, field.name()).kind));
-                }
-                all.push(span.clone());
-            }
-            self.found.last[field as usize] = span;
+            self.note(field, start, end)?;
         }
+        Ok(())
+    }
+
+    /// The value of `field` lies from `start` of the body to `end` of the chunk.
+    pub(super) fn note(&mut self, field: Field, start: usize, end: usize) -> Step<()> {
+        let span = start..self.offset + end;
+        let all = match field {
+            Field::Model => Some(&mut self.found.model_all),
+            Field::StreamOptions => Some(&mut self.found.stream_options_all),
+            _ => None,
+        };
+        if let Some(all) = all {
+            if all.len() == OCCURRENCES_MAX {
+                return Err(self.refuse(end, repeated(0, field.name()).kind));
+            }
+            all.push(span.clone());
+        }
+        self.found.last[field as usize] = span;
         Ok(())
     }
 
@@ -420,7 +429,7 @@ impl RequestScan {
 
 /// Steps over the multi-byte characters that stand at `at`: where they end, and the state that leaves; no state if
 /// they are not UTF-8.
-fn characters(chunk: &[u8], mut at: usize) -> (usize, Option<State>) {
+pub(super) fn characters(chunk: &[u8], mut at: usize) -> (usize, Option<State>) {
     while let Some(byte) = chunk.get(at).copied()
         && byte >= 0x80
     {

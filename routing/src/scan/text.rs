@@ -1,45 +1,85 @@
 //! The inside of strings: skipping plain text, checking UTF-8.
 
-/// Bytes that may stand in a string without a second look: printable ASCII without quote and backslash, and DEL.
-const fn plain(byte: u8) -> bool {
-    byte >= 0x20 && byte < 0x80 && byte != b'"' && byte != b'\\'
+use memchr::memchr2;
+
+const ONES: u64 = u64::MAX / 255;
+const HIGHS: u64 = ONES << 7;
+
+/// For each byte of `word` its highest bit: set if the byte is a quote, a backslash, a control character or not ASCII.
+/// Exact up to and with the lowest set bit; above it a borrow may set more.
+#[inline]
+fn odd_bits(word: u64) -> u64 {
+    let quote = (word ^ (ONES * 0x22)).wrapping_sub(ONES);
+    let backslash = (word ^ (ONES * 0x5c)).wrapping_sub(ONES);
+    let control = word.wrapping_sub(ONES * 0x20);
+    (quote | backslash | control | word) & HIGHS
 }
 
-static PLAIN: [bool; 256] = {
-    let mut table = [false; 256];
-    let mut byte = 0u8;
-    while byte < 0x80 {
-        table[byte as usize] = plain(byte);
-        byte += 1;
-    }
-    table
-};
+/// The same for quotes and backslashes alone, exact up to the lowest as well.
+#[inline]
+pub(super) fn quote_or_backslash(word: u64) -> u64 {
+    let quote = word ^ (ONES * 0x22);
+    let backslash = word ^ (ONES * 0x5c);
+    (quote.wrapping_sub(ONES) & !quote | backslash.wrapping_sub(ONES) & !backslash) & HIGHS
+}
 
-/// Place of the first byte at or after `from` that is not plain; the length of `bytes` if all are.
+/// The eight bytes from `at`, the first lowest.
+#[inline]
+pub(super) fn word_at(bytes: &[u8], at: usize) -> Option<u64> {
+    Some(u64::from_le_bytes(*bytes.get(at..)?.first_chunk::<8>()?))
+}
+
+/// Place of the first byte at or after `from` that may not stand in a string without a second look: a quote, a
+/// backslash, a control character, or one of a multi-byte character. The length of `bytes` if there is none.
 #[inline]
 pub(super) fn skip_plain(bytes: &[u8], from: usize) -> usize {
     let mut at = from;
-    // Short strings end within the first block: keys, roles, small values.
-    let near = bytes.len().min(from + 16);
-    while at < near {
-        if !PLAIN[usize::from(bytes[at])] {
-            return at;
+    // Short strings end within the first words: keys, roles, small values.
+    for _ in 0..4 {
+        let Some(word) = word_at(bytes, at) else { return skip_tail(bytes, at) };
+        let odd = odd_bits(word);
+        if odd != 0 {
+            return at + odd.trailing_zeros() as usize / 8;
         }
-        at += 1;
+        at += 8;
     }
-    let (blocks, _) = bytes[at..].as_chunks::<32>();
-    for block in blocks {
-        // Without a branch inside, so that the compiler makes it a few vector instructions.
-        let odd = block.iter().fold(false, |odd, byte| odd | !plain(*byte));
-        if odd {
+    skip_long(bytes, at)
+}
+
+/// How far ahead the end of a long string is looked for at once: what is found must not be looked for again too often.
+const WINDOW: usize = 1024;
+
+fn skip_long(bytes: &[u8], mut at: usize) -> usize {
+    while at < bytes.len() {
+        let window = &bytes[at..bytes.len().min(at + WINDOW)];
+        let end = memchr2(b'"', b'\\', window).unwrap_or(window.len());
+        let (blocks, _) = window[..end].as_chunks::<64>();
+        let plain = blocks.iter().take_while(|block| is_text(block)).count() * 64;
+        at += plain;
+        if plain < WINDOW {
             break;
         }
-        at += 32;
     }
-    while at < bytes.len() && PLAIN[usize::from(bytes[at])] {
-        at += 1;
+    while let Some(word) = word_at(bytes, at) {
+        let odd = odd_bits(word);
+        if odd != 0 {
+            return at + odd.trailing_zeros() as usize / 8;
+        }
+        at += 8;
     }
-    at
+    skip_tail(bytes, at)
+}
+
+/// Whether all are ASCII and none is a control character. Without a branch inside, so that the compiler makes it a few
+/// vector instructions.
+#[inline]
+fn is_text(block: &[u8; 64]) -> bool {
+    block.iter().fold(0, |most: u8, byte| most.max(byte.wrapping_sub(0x20))) < 0x60
+}
+
+fn skip_tail(bytes: &[u8], from: usize) -> usize {
+    let plain = |byte: &u8| matches!(byte, 0x20..0x80) && *byte != b'"' && *byte != b'\\';
+    from + bytes[from..].iter().position(|byte| !plain(byte)).unwrap_or(bytes.len() - from)
 }
 
 /// A multi-byte character under way.

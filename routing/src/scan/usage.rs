@@ -1,7 +1,8 @@
 //! Token counts, finish reasons and errors in an engine's answers.
 
 use super::walk::{Cursor, SEPARATED, STRUCTURE, skip_until, spells};
-use memchr::memmem::{self, Finder};
+use memchr::memchr_iter;
+use memchr::memmem::Finder;
 use smallvec::SmallVec;
 use std::sync::LazyLock;
 
@@ -80,6 +81,11 @@ pub fn skim_chunk(json: &[u8]) -> ChunkInfo {
     if says_nothing(json) { ChunkInfo::default() } else { walk_chunk(json) }
 }
 
+/// Looks at the top level of a whole answer that is not streamed: it is expected to say something.
+pub fn skim_answer(json: &[u8]) -> ChunkInfo {
+    walk_chunk(json)
+}
+
 /// Whether no key that matters can have a value that does: each of the words, where it stands as a key, is followed by
 /// `null`. An escaped character could spell a key, and a false alarm costs only the walk.
 fn says_nothing(json: &[u8]) -> bool {
@@ -90,7 +96,7 @@ fn says_nothing(json: &[u8]) -> bool {
         rest.next() == Some(&b':') && rest.find(|byte| !byte.is_ascii_whitespace()) == Some(&b'n')
     };
     let harmless = |word: &Finder<'_>| word.find_iter(json).all(|at| null_follows(at + word.needle().len()));
-    memmem::find(json, b"\\u").is_none() && WORDS.iter().all(harmless)
+    memchr_iter(b'\\', json).all(|at| json.get(at + 1) != Some(&b'u')) && WORDS.iter().all(harmless)
 }
 
 pub(super) fn walk_chunk(json: &[u8]) -> ChunkInfo {

@@ -2,6 +2,7 @@
 //!
 //! **Invariant:** on text that is not JSON after all the walk returns something and ends; it never panics.
 
+use super::text::{quote_or_backslash, word_at};
 use memchr::memchr2;
 
 /// What a byte outside of strings may mean, by bits.
@@ -172,15 +173,27 @@ impl<'a> Cursor<'a> {
 #[inline]
 pub(crate) fn string_end(bytes: &[u8], from: usize) -> Option<usize> {
     let mut at = from;
+    // Most strings of an engine's answer are a few bytes long; a call of memchr costs more than they do.
+    for _ in 0..3 {
+        let Some(word) = word_at(bytes, at) else { break };
+        let ends = quote_or_backslash(word);
+        if ends == 0 {
+            at += 8;
+            continue;
+        }
+        at += ends.trailing_zeros() as usize / 8;
+        if bytes[at] == b'"' {
+            return Some(at);
+        }
+        at += 2;
+        break;
+    }
+    string_end_far(bytes, at)
+}
+
+fn string_end_far(bytes: &[u8], mut at: usize) -> Option<usize> {
     loop {
-        // Most strings of an engine's chunk are a few bytes long; a call of memchr costs more than they do.
-        let near = bytes.len().min(at + 16);
-        while at < near && bytes[at] != b'"' && bytes[at] != b'\\' {
-            at += 1;
-        }
-        if at >= near {
-            at += memchr2(b'"', b'\\', bytes.get(at..)?)?;
-        }
+        at += memchr2(b'"', b'\\', bytes.get(at..)?)?;
         if bytes[at] == b'"' {
             return Some(at);
         }

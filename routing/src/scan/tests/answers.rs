@@ -1,7 +1,7 @@
 //! What is read out of engines' answers.
 
 use super::super::usage::walk_chunk;
-use super::super::{ChunkInfo, FinishReason, Usage, UsageSkim, skim_chunk};
+use super::super::{ChunkInfo, EventSkim, FinishReason, Usage, UsageSkim, skim_chunk};
 use proptest::prelude::*;
 use serde_json::{Value, json};
 
@@ -215,6 +215,21 @@ proptest! {
         prop_assert_eq!((info.choices_empty, info.usage, info.has_error), parsed(&value));
     }
 
+    #[test]
+    fn events_in_turn_tell_what_each_tells(
+        events in prop::collection::vec((any_value(), "[a\"\\\\{}:,]{0,6}", 0..3usize), 1..8),
+    ) {
+        let key = ["content", "text", "usage"];
+        let one = |(value, text, which): &(Value, String, usize)| {
+            json!({ "choices": [{ "delta": { key[*which]: text } }], "x": value }).to_string()
+        };
+        let events: Vec<String> = events.iter().flat_map(|event| {
+            let other = (event.0.clone(), "other".to_owned(), event.2);
+            [one(event), one(&other)]
+        }).collect();
+        skim_in_turn(events.iter().map(String::as_str));
+    }
+
     /// Nonsense is stepped over: no panic, no endless walk.
     #[test]
     fn survives_noise(pieces in prop::collection::vec(
@@ -231,4 +246,36 @@ proptest! {
         skim(text.as_bytes());
         skim(format!("{{\"usage\":{{{text}").as_bytes());
     }
+}
+
+/// What the events of a stream tell, one after another: the same as each of them alone.
+fn skim_in_turn<'a>(events: impl IntoIterator<Item = &'a str>) {
+    let mut skim = EventSkim::new();
+    for event in events {
+        let (told, alone) = (skim.skim(event.as_bytes()), walk_chunk(event.as_bytes()));
+        let silent = ChunkInfo { choices_empty: alone.choices_empty, ..ChunkInfo::default() } == alone;
+        assert!(told == alone || silent && told == ChunkInfo::default(), "{event}");
+    }
+}
+
+#[test]
+fn events_in_turn() {
+    let event = |text: &str, reason: &str| {
+        format!(
+            r#"{{"id":"c","choices":[{{"index":0,"delta":{{"content":"{text}"}},"finish_reason":{reason}}}],"usage":null}}"#
+        )
+    };
+    let texts = ["Hello", "", " you", r#"","#, r#"\"finish_reason\":\"stop\""#, "usage", "é", r#"\\"#, "x"];
+    let mut events: Vec<String> = texts.iter().map(|text| event(text, "null")).collect();
+    events.push(event("", r#""stop""#));
+    events.push(event(r#""},"finish_reason":"length","x":{"a":""#, "null"));
+    events.push(event("again", "null"));
+    events.push(r#"{"choices":[],"usage":{"prompt_tokens":1}}"#.to_owned());
+    events.push(r#"{"error":{}}"#.to_owned());
+    skim_in_turn(events.iter().map(String::as_str));
+    skim_in_turn(events.iter().rev().map(String::as_str));
+    // Most are told without a walk.
+    let mut skim = EventSkim::new();
+    let told = events.iter().map(|event| skim.skim(event.as_bytes()));
+    assert_eq!(told.filter_map(|info| info.finish_reason).count(), 2);
 }
