@@ -220,13 +220,10 @@ fn snapshot(loads: &Arc<LoadTable>, settings: Settings) -> Arc<Snapshot> {
         engine: Engine::Sim,
         weight: 1.0,
         role: Role::Unified,
+        priority_scheduling: false,
     });
     let profile = Profile::from_policy("least_outstanding", 1.25).expect("a policy of the configuration");
     let model = Model::new("m", vec![Arc::clone(&endpoint)], Arc::new(profile), 1, None);
-    Arc::new(Snapshot {
-        version: 1,
-        models: [("m".into(), Arc::new(model))].into_iter().collect(),
-        endpoints: vec![endpoint],
-        settings: Arc::new(settings),
-    })
+    let models = [("m".into(), Arc::new(model))].into_iter().collect();
+    Arc::new(Snapshot::new(1, models, vec![endpoint], Arc::new(settings)))
 }

@@ -76,7 +76,7 @@ pub fn readiness(plane: &dyn DataPlane, own: &OwnStats, now: Nanos) -> Result<()
         return Err(NotReady::ShardsNotStarted { started, shards });
     }
     let snapshot = plane.snapshot();
-    let alive = |slot: u32| !matches!(plane.loads().health(slot, now), Health::Failed { .. });
+    let alive = |slot: u32| matches!(plane.loads().health(slot, now), Health::Ready | Health::Busy { .. });
     let routable = snapshot.models.values().any(|m| m.endpoints.iter().any(|e| alive(e.slot.index())));
     if routable { Ok(()) } else { Err(NotReady::NoRoutableEndpoint { endpoints: snapshot.endpoints.len() }) }
 }

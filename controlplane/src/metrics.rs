@@ -325,7 +325,7 @@ fn endpoints(out: &mut Exposition, plane: &dyn DataPlane, snapshot: &Snapshot, n
     out.family(name, Kind::Gauge, "Time left until the endpoint is tried again.");
     for (endpoint, health) in snapshot.endpoints.iter().zip(&health) {
         let left = match health {
-            Health::Ready => 0,
+            Health::Ready | Health::Draining => 0,
             Health::Busy { until } | Health::Failed { until } => until.saturating_sub(now),
         };
         out.sample(name, &[("replica", &endpoint.id)], seconds(left));
@@ -344,13 +344,14 @@ fn endpoints(out: &mut Exposition, plane: &dyn DataPlane, snapshot: &Snapshot, n
     }
 }
 
-const STATES: [&str; 3] = ["ready", "busy", "failed"];
+const STATES: [&str; 4] = ["ready", "busy", "failed", "draining"];
 
 fn state_name(health: Health) -> &'static str {
     match health {
         Health::Ready => "ready",
         Health::Busy { .. } => "busy",
         Health::Failed { .. } => "failed",
+        Health::Draining => "draining",
     }
 }
 

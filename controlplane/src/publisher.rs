@@ -8,12 +8,15 @@
 //! * A series id stands for one (model, pool) for as long as an endpoint has that pair, and never for another, so that
 //!   a shard that still holds the counters of a removed series cannot count into a new one.
 
-use crate::config::{Config, EndpointConfig, Picker, Route, Router, split_authority};
+use crate::config::{Config, EndpointConfig, Picker, Router, split_authority};
 use crate::registry::{Drain, WORKERS_MAX, WorkerSpec};
+use llmgw_routing::Nanos;
 use llmgw_routing::load::LoadTable;
 use llmgw_routing::pipeline::{Profile, ProfileError};
-use llmgw_routing::snapshot::{Endpoint, Engine, Model, Role, Settings, Snapshot};
-use std::collections::{BTreeMap, HashMap};
+use llmgw_routing::snapshot::{
+    Endpoint, Engine, Listed, Model, Role, RouteProblem, RouteSpec, RouteTable, Settings, Snapshot,
+};
+use std::collections::{BTreeMap, HashMap, HashSet};
 use std::fmt;
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
@@ -45,6 +48,8 @@ pub enum PublishError {
     TooManyEndpoints { asked: usize },
     /// A profile that the router does not take.
     Profile { name: String, error: ProfileError },
+    /// Routes that cannot be, each problem with the path of its field.
+    Routes(Vec<RouteProblem>),
 }
 
 impl fmt::Display for PublishError {
@@ -68,6 +73,12 @@ impl fmt::Display for PublishError {
                 )
             }
             PublishError::Profile { name, error } => write!(f, "router.profiles.{name}: {error}"),
+            PublishError::Routes(problems) => {
+                for (i, problem) in problems.iter().enumerate() {
+                    write!(f, "{}{problem}", if i == 0 { "" } else { "\n" })?;
+                }
+                Ok(())
+            }
         }
     }
 }
@@ -131,7 +142,7 @@ pub struct Wanted<'a> {
     /// Covers the hosts of the static endpoints, see [`resolve`].
     pub addresses: &'a Addresses,
     /// The route table.
-    pub routes: &'a [Route],
+    pub routes: &'a Arc<[RouteSpec]>,
     /// Registered workers, sorted by id; no id is one of a static endpoint.
     pub workers: &'a [Worker],
     /// Models that workers have named since the process started.
@@ -149,6 +160,7 @@ pub struct Publisher {
     endpoints: HashMap<String, (EndpointConfig, Arc<Endpoint>)>,
     workers: HashMap<Arc<str>, (Arc<WorkerSpec>, Arc<Endpoint>)>,
     models: HashMap<Box<str>, Arc<Model>>,
+    routes: Arc<RouteTable>,
     first_seen: HashMap<String, u64>,
     series: HashMap<(String, String), u32>,
     next_series: u32,
@@ -165,6 +177,7 @@ impl Publisher {
             endpoints: HashMap::new(),
             workers: HashMap::new(),
             models: HashMap::new(),
+            routes: Arc::default(),
             first_seen: HashMap::new(),
             series: HashMap::new(),
             next_series: 1,
@@ -198,7 +211,7 @@ impl Publisher {
         now_unix: u64,
     ) -> Result<Arc<Snapshot>, PublishError> {
         let drained = BTreeMap::new();
-        let routes = &config.routes;
+        let routes = &Arc::from(config.routes.as_slice());
         let wanted =
             Wanted { config, addresses, routes, workers: &[], worker_models: &[], drained: &drained };
         self.build_all(&wanted, now_unix)
@@ -212,6 +225,7 @@ impl Publisher {
             return Err(PublishError::TooManyEndpoints { asked });
         }
         let profile = Arc::new(profile(&config.router)?);
+        let routes = self.routes_of(wanted)?;
         let (series, next_series) = self.series_of(wanted);
         let mut endpoints = Vec::with_capacity(asked + wanted.workers.len());
         for endpoint in &config.endpoints {
@@ -226,12 +240,10 @@ impl Publisher {
         self.version += 1;
         self.series = series;
         self.next_series = next_series;
-        for name in known_models(wanted) {
-            if !self.first_seen.contains_key(name) {
-                self.first_seen.insert(name.to_owned(), now_unix);
-            }
-        }
+        self.routes = routes;
         self.models = self.models_of(wanted, &endpoints, &profile, now_unix);
+        let listed = self.list(config, now_unix);
+        self.close_drained(wanted, &endpoints);
         let pairs = config.endpoints.iter().zip(&endpoints);
         self.endpoints = pairs.map(|(c, e)| (c.id.clone(), (c.clone(), Arc::clone(e)))).collect();
         let pairs = wanted.workers.iter().zip(&endpoints[asked..]);
@@ -239,12 +251,63 @@ impl Publisher {
             pairs.map(|(w, e)| (Arc::clone(&w.spec.id), (Arc::clone(&w.spec), Arc::clone(e)))).collect();
         let mut settings = config.settings();
         settings.max_connections = settings.max_connections.min(self.max_connections);
-        Ok(self.assemble(endpoints, settings))
+        Ok(self.assemble(endpoints, listed, settings))
     }
 
-    fn assemble(&self, endpoints: Vec<Arc<Endpoint>>, settings: Settings) -> Arc<Snapshot> {
-        let models = self.models.iter().map(|(name, model)| (name.clone(), Arc::clone(model))).collect();
-        Arc::new(Snapshot { version: self.version, models, endpoints, settings: Arc::new(settings) })
+    fn assemble(
+        &self,
+        endpoints: Vec<Arc<Endpoint>>,
+        listed: Arc<[Listed]>,
+        settings: Settings,
+    ) -> Arc<Snapshot> {
+        Arc::new(Snapshot {
+            version: self.version,
+            models: self.models.clone(),
+            routes: Arc::clone(&self.routes),
+            listed,
+            endpoints,
+            settings: Arc::new(settings),
+        })
+    }
+
+    /// The table in force: the same one as before if nothing of it changed.
+    fn routes_of(&self, wanted: &Wanted<'_>) -> Result<Arc<RouteTable>, PublishError> {
+        let old = &self.routes.specs;
+        if Arc::ptr_eq(old, wanted.routes) || old == wanted.routes {
+            return Ok(Arc::clone(&self.routes));
+        }
+        let table = RouteTable::new(Arc::clone(wanted.routes));
+        table.map(Arc::new).map_err(PublishError::Routes)
+    }
+
+    /// Tells the load table what gets no new work, before a shard can see its endpoint.
+    fn close_drained(&self, wanted: &Wanted<'_>, endpoints: &[Arc<Endpoint>]) {
+        for endpoint in endpoints {
+            match wanted.drained.get(&*endpoint.served_model) {
+                Some(drain) => {
+                    self.loads.drain(endpoint.slot.index(), drain.deadline.unwrap_or(Nanos::MAX));
+                }
+                None => self.loads.undrain(endpoint.slot.index()),
+            }
+        }
+        let registered = &endpoints[wanted.config.endpoints.len()..];
+        for (endpoint, worker) in registered.iter().zip(wanted.workers) {
+            self.loads.set_leaving(endpoint.slot.index(), worker.draining);
+        }
+    }
+
+    /// What `GET /v1/models` says, and since when: routes, aliases, and models that are served or in the catalog.
+    fn list(&mut self, config: &Config, now_unix: u64) -> Arc<[Listed]> {
+        let served = self.models.iter().filter(|(_, model)| !model.endpoints.is_empty());
+        let catalog = config.models.iter().map(|model| model.name.as_str());
+        let names: HashSet<&str> =
+            served.map(|(name, _)| &**name).chain(self.routes.names()).chain(catalog).collect();
+        let mut listed = Vec::with_capacity(names.len());
+        for name in names {
+            listed.push(Listed { name: name.into(), created: seen(&mut self.first_seen, name, now_unix) });
+        }
+        listed.sort_by(|a, b| a.name.cmp(&b.name));
+        listed.into()
     }
 
     fn series_of(&self, wanted: &Wanted<'_>) -> (HashMap<(String, String), u32>, u32) {
@@ -310,6 +373,7 @@ impl Publisher {
             engine: config.engine,
             weight: config.weight,
             role: config.role,
+            priority_scheduling: config.priority_scheduling,
         }))
     }
 
@@ -341,13 +405,15 @@ impl Publisher {
             authority: spec.http_address.clone(),
             base_path: "".into(),
             engine: Engine::Openai,
-            weight: if spec.capacity > 0 { f64::from(spec.capacity) } else { 1.0 },
+            weight: 1.0,
             role: spec.role,
+            priority_scheduling: false,
         }))
     }
 
+    /// Every known model, with those of its endpoints that take whole requests.
     fn models_of(
-        &self,
+        &mut self,
         wanted: &Wanted<'_>,
         endpoints: &[Arc<Endpoint>],
         profile: &Arc<Profile>,
@@ -355,32 +421,35 @@ impl Publisher {
     ) -> HashMap<Box<str>, Arc<Model>> {
         let mut by_model: HashMap<&str, Vec<Arc<Endpoint>>> =
             known_models(wanted).map(|name| (name, Vec::new())).collect();
-        let (fixed, registered) = endpoints.split_at(wanted.config.endpoints.len());
-        let willing = registered.iter().zip(wanted.workers).filter(|(_, worker)| !worker.draining);
-        let routable = fixed.iter().chain(willing.map(|(endpoint, _)| endpoint)).filter(|endpoint| {
-            endpoint.role == Role::Unified && !wanted.drained.contains_key(&*endpoint.served_model)
-        });
-        for endpoint in routable {
+        for endpoint in endpoints.iter().filter(|endpoint| endpoint.role == Role::Unified) {
             by_model.entry(&endpoint.served_model).or_default().push(Arc::clone(endpoint));
         }
-        let models = by_model.into_iter().map(|(name, endpoints)| {
-            let created = self.first_seen.get(name).copied().unwrap_or(now_unix);
+        let mut models = HashMap::with_capacity(by_model.len());
+        for (name, endpoints) in by_model {
+            let created = seen(&mut self.first_seen, name, now_unix);
             let previous = self.models.get(name).map(Arc::as_ref);
             let model = Model::new(name, endpoints, Arc::clone(profile), created, previous);
-            (Box::from(name), Arc::new(model))
-        });
-        models.collect()
+            models.insert(Box::from(name), Arc::new(model));
+        }
+        models
     }
 }
 
-/// Every name that makes a model known: of endpoints, workers, routes with their aliases, and the catalog.
+/// When a name was first seen.
+fn seen(first_seen: &mut HashMap<String, u64>, name: &str, now_unix: u64) -> u64 {
+    match first_seen.get(name) {
+        Some(at) => *at,
+        None => *first_seen.entry(name.to_owned()).or_insert(now_unix),
+    }
+}
+
+/// Every served model that is known: by an endpoint, a worker, a route or the catalog.
 fn known_models<'a>(wanted: &Wanted<'a>) -> impl Iterator<Item = &'a str> + use<'a> {
     let Wanted { config, routes, worker_models, .. } = *wanted;
     let endpoints = config.endpoints.iter().map(|endpoint| endpoint.model.as_str());
-    let routes = routes.iter().flat_map(|route| std::iter::once(&route.model).chain(&route.aliases));
     let catalog = config.models.iter().map(|model| model.name.as_str());
     let workers = worker_models.iter().map(|model| &**model);
-    endpoints.chain(routes.map(String::as_str)).chain(catalog).chain(workers)
+    endpoints.chain(routes.iter().flat_map(RouteSpec::served_models)).chain(catalog).chain(workers)
 }
 
 /// The profile that `router.policy` names.

@@ -3,7 +3,7 @@
 
 use llmgw_routing::Nanos;
 use llmgw_routing::scan::{FinishReason, Usage};
-use llmgw_routing::snapshot::{Endpoint, Model};
+use llmgw_routing::snapshot::Endpoint;
 use smallvec::SmallVec;
 use std::net::IpAddr;
 use std::sync::Arc;
@@ -119,8 +119,8 @@ pub struct Record {
     pub peer: IpAddr,
     /// API surface.
     pub surface: Surface,
-    /// The model that was asked for, if it is a known one.
-    pub model: Option<Arc<Model>>,
+    /// The model that was asked for, if it is a known one; of an alias, its route's public name.
+    pub model: Option<Arc<str>>,
     /// The endpoint of the last attempt.
     pub endpoint: Option<Arc<Endpoint>>,
     /// Why that endpoint was chosen.

@@ -1,12 +1,12 @@
-//! Live counters of endpoints, shared by every shard: in-flight requests, reported queue depth, cooldowns.
+//! Live counters of endpoints, shared by every shard: in-flight requests, what engines report, cooldowns, drains.
 //!
-//! Counters that a decision reads are packed sixteen to a cache line, so choosing among sixteen endpoints touches one
-//! line of each kind.
+//! Counters that a decision reads are packed sixteen to a cache line, each kind by itself: in-flight counts change with
+//! every request and must not take what changes seldom with them.
 //!
 //! **Invariants:** counters belong to an index, and an index belongs to one [`Slot`] (and its clones) at a time. An
 //! index whose slot was dropped is handed out again only once its in-flight count is back at zero, so a late release
 //! never reaches the next owner. The lock on the free list is taken when endpoints come and go, never on the request
-//! path.
+//! path. Reading changes nothing.
 
 use crate::Nanos;
 use std::collections::VecDeque;
@@ -17,28 +17,45 @@ use std::sync::{Arc, Mutex, PoisonError};
 #[cfg(test)]
 mod tests;
 
-/// Counters in a cache line.
-const PER_LINE: usize = 16;
-/// Lowest bit of a health word: set for a failure, clear for a busy engine. The other bits are `until`.
+/// Lowest bit of a health word: set for a failure, clear for a busy engine. Above it comes `until`.
 const FAILED: u64 = 1;
+/// Highest bits of a health word: its model is drained; the engine says that it is leaving.
+const DRAINED: u64 = 1 << 63;
+const LEAVING: u64 = 1 << 62;
+/// Either.
+const CLOSED: u64 = DRAINED | LEAVING;
 /// Latest `until` a health word can hold.
-const UNTIL_MAX: Nanos = u64::MAX >> 1;
+const UNTIL_MAX: Nanos = (LEAVING >> 1) - 1;
 
-/// A cache line of counters.
-#[derive(Default)]
-#[repr(align(64))]
-struct Line([AtomicU32; PER_LINE]);
+/// Load of an endpoint that must not be chosen, in [`LoadTable::gather`].
+pub const OUT: u32 = u32::MAX;
 
 /// Counters of up to a fixed number of endpoints.
 pub struct LoadTable {
     /// Requests that this gateway has in flight on the endpoint.
-    inflight: Box<[Line]>,
+    inflight: Box<[AtomicU32]>,
     /// Requests that the engine reports as admitted and not yet running; 0 for engines that report nothing.
-    queue: Box<[Line]>,
-    /// Cooldowns: 0, or `until << 1` with [`FAILED`] in the lowest bit.
+    queue: Box<[AtomicU32]>,
+    /// KV blocks that the engine reports to have; 0 for engines that report nothing.
+    kv_blocks: Box<[AtomicU32]>,
+    /// `until << 1` with [`FAILED`] in the lowest bit, and [`CLOSED`] in the highest: so that an endpoint may be chosen
+    /// exactly if its word is at most `now << 1 | 1`.
     health: Box<[AtomicU64]>,
+    /// When what still runs on a drained endpoint is cut.
+    cut_at: Box<[AtomicU64]>,
+    /// Grows with each change of a `cut_at`.
+    cuts: AtomicU64,
     /// Indices without a slot, the longest free first.
     free: Mutex<VecDeque<u32>>,
+}
+
+/// Sums over what [`LoadTable::gather`] found.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Gathered {
+    /// Endpoints that may be chosen.
+    pub candidates: u32,
+    /// Their loads, summed.
+    pub total: u64,
 }
 
 /// Whether an endpoint may be chosen now.
@@ -56,6 +73,8 @@ pub enum Health {
         /// End of the cooldown, unless a probe succeeds first.
         until: Nanos,
     },
+    /// Its model is drained, or it is leaving: it gets no new requests.
+    Draining,
 }
 
 /// The right to one index of a [`LoadTable`], given back when the last clone is dropped. Cloned only where an endpoint
@@ -82,8 +101,7 @@ impl Slot {
 
 impl Drop for Claim {
     fn drop(&mut self) {
-        self.table.queue_cell(self.index).store(0, Ordering::Relaxed);
-        self.table.health_cell(self.index).store(0, Ordering::Relaxed);
+        self.table.forget(self.index);
         self.table.free_list().push_back(self.index);
     }
 }
@@ -103,12 +121,14 @@ impl fmt::Debug for LoadTable {
 impl LoadTable {
     /// A table for up to `capacity` endpoints at a time (those that wait for their last release included).
     pub fn new(capacity: u32) -> Arc<LoadTable> {
-        let slots = capacity as usize;
-        let lines = || (0..slots.div_ceil(PER_LINE)).map(|_| Line::default()).collect();
+        let small = || (0..capacity).map(|_| AtomicU32::new(0)).collect();
         Arc::new(LoadTable {
-            inflight: lines(),
-            queue: lines(),
-            health: (0..slots).map(|_| AtomicU64::new(0)).collect(),
+            inflight: small(),
+            queue: small(),
+            kv_blocks: small(),
+            health: (0..capacity).map(|_| AtomicU64::new(0)).collect(),
+            cut_at: (0..capacity).map(|_| AtomicU64::new(Nanos::MAX)).collect(),
+            cuts: AtomicU64::new(0),
             free: Mutex::new((0..capacity).collect()),
         })
     }
@@ -125,8 +145,7 @@ impl LoadTable {
         let index = free.remove(place)?;
         drop(free);
         // A mark that a straggler of the last incarnation made after its slot was dropped.
-        self.health_cell(index).store(0, Ordering::Relaxed);
-        self.queue_cell(index).store(0, Ordering::Relaxed);
+        self.forget(index);
         Some(Slot { index, _claim: Arc::new(Claim { table: Arc::clone(self), index }) })
     }
 
@@ -157,46 +176,130 @@ impl LoadTable {
         self.queue_cell(index).load(Ordering::Relaxed)
     }
 
+    /// Sets the KV capacity that the engine reported, in blocks.
+    pub fn set_kv_blocks(&self, index: u32, blocks: u32) {
+        self.kv_blocks[index as usize].store(blocks, Ordering::Relaxed);
+    }
+
+    /// The KV capacity that the engine reported last, in blocks; 0 if it reports none.
+    pub fn kv_blocks(&self, index: u32) -> u32 {
+        self.kv_blocks[index as usize].load(Ordering::Relaxed)
+    }
+
     /// In-flight requests plus reported queue depth.
     pub fn load(&self, index: u32) -> u32 {
         self.inflight(index).saturating_add(self.queue_depth(index))
     }
 
-    /// The endpoint failed: leave it out until `until`. Never shortens a cooldown.
-    pub fn mark_failed(&self, index: u32, until: Nanos) {
-        self.update_health(index, |word| Some(word.max(until.min(UNTIL_MAX) << 1) | FAILED));
+    /// Reads the load of each of `slots` that may be chosen at `now` and is not in `exclude`, and [`OUT`] for the
+    /// others, into `loads`: once for each decision.
+    #[inline]
+    pub fn gather(&self, slots: &[u32], exclude: &[u32], now: Nanos, loads: &mut Vec<u32>) -> Gathered {
+        let latest = latest_ready(now);
+        // One length for all, so that one check of a slot's bounds is enough.
+        let health = &self.health[..];
+        let (inflight, queue) = (&self.inflight[..health.len()], &self.queue[..health.len()]);
+        loads.resize(slots.len(), OUT);
+        let (mut candidates, mut total) = (0, 0);
+        for (slot, load) in slots.iter().zip(loads.iter_mut()) {
+            let index = *slot as usize;
+            *load = OUT;
+            if health[index].load(Ordering::Relaxed) <= latest {
+                let inflight = inflight[index].load(Ordering::Acquire);
+                let sum = inflight.saturating_add(queue[index].load(Ordering::Relaxed)).min(OUT - 1);
+                *load = sum;
+                candidates += 1;
+                total += u64::from(sum);
+            }
+        }
+        let mut gathered = Gathered { candidates, total };
+        if !exclude.is_empty() {
+            leave_out(slots, exclude, loads, &mut gathered);
+        }
+        gathered
     }
 
-    /// The endpoint is busy: leave it out until `until`. Never shortens a cooldown, and leaves a failure a failure.
-    pub fn mark_busy(&self, index: u32, until: Nanos) {
+    /// The endpoint failed: leave it out until `until`. Never shortens a cooldown.
+    pub fn mark_failed(&self, index: u32, until: Nanos) {
         self.update_health(index, |word| {
+            let (closed, cooldown) = (word & CLOSED, word & !CLOSED);
+            Some(closed | cooldown.max(until.min(UNTIL_MAX) << 1) | FAILED)
+        });
+    }
+
+    /// The endpoint is busy: leave it out until `until`. Never shortens a cooldown, and leaves a failure a failure
+    /// while that lasts.
+    pub fn mark_busy(&self, index: u32, until: Nanos, now: Nanos) {
+        self.update_health(index, |word| {
+            let (closed, cooldown) = (word & CLOSED, word & !CLOSED);
+            let over = cooldown <= latest_ready(now);
             let busy = until.min(UNTIL_MAX) << 1;
-            (word & FAILED == 0 && busy > word).then_some(busy)
+            (over || (cooldown & FAILED == 0 && busy > cooldown)).then_some(closed | busy)
         });
     }
 
     /// A probe succeeded: ends the cooldown of a failure. A busy mark stays, since a probe says nothing of capacity.
     pub fn clear(&self, index: u32) {
-        self.update_health(index, |word| (word & FAILED != 0).then_some(0));
+        self.update_health(index, |word| (word & FAILED != 0).then_some(word & CLOSED));
     }
 
-    /// Whether the endpoint may be chosen at `now`. A cooldown that is over is forgotten here, so that a later busy
-    /// mark is not taken for a lesser one than a failure long past.
+    /// The endpoint's model is drained: no new requests from now on, and what still runs at `cut_at` is cut.
+    pub fn drain(&self, index: u32, cut_at: Nanos) {
+        self.update_health(index, |word| Some(word | DRAINED));
+        self.set_cut(index, cut_at);
+    }
+
+    /// Takes [`LoadTable::drain`] back.
+    pub fn undrain(&self, index: u32) {
+        self.update_health(index, |word| (word & DRAINED != 0).then_some(word & !DRAINED));
+        self.set_cut(index, Nanos::MAX);
+    }
+
+    fn set_cut(&self, index: u32, at: Nanos) {
+        if self.cut_at[index as usize].swap(at, Ordering::Relaxed) != at {
+            self.cuts.fetch_add(1, Ordering::Release);
+        }
+    }
+
+    /// The engine says that it is leaving: no new requests, and what runs there finishes.
+    pub fn set_leaving(&self, index: u32, leaving: bool) {
+        self.update_health(index, |word| {
+            let new = if leaving { word | LEAVING } else { word & !LEAVING };
+            (new != word).then_some(new)
+        });
+    }
+
+    /// When what runs on the endpoint is cut; [`Nanos::MAX`] if it is not drained.
+    pub fn cut_at(&self, index: u32) -> Nanos {
+        self.cut_at[index as usize].load(Ordering::Relaxed)
+    }
+
+    /// Changes whenever a [`LoadTable::cut_at`] does. Whoever sees a new number sees the change as well.
+    pub fn cuts(&self) -> u64 {
+        self.cuts.load(Ordering::Acquire)
+    }
+
+    /// Whether the endpoint may be chosen at `now`.
     pub fn health(&self, index: u32, now: Nanos) -> Health {
-        let cell = self.health_cell(index);
-        let word = cell.load(Ordering::Relaxed);
+        let word = self.health_cell(index).load(Ordering::Relaxed);
         let until = word >> 1;
-        if word == 0 {
-            Health::Ready
-        } else if until <= now {
-            // Losing the race means that a fresh mark has just been made: the next look sees it.
-            let _ = cell.compare_exchange(word, 0, Ordering::Relaxed, Ordering::Relaxed);
+        if word & CLOSED != 0 {
+            Health::Draining
+        } else if word <= latest_ready(now) {
             Health::Ready
         } else if word & FAILED != 0 {
             Health::Failed { until }
         } else {
             Health::Busy { until }
         }
+    }
+
+    /// Leaves nothing of an incarnation but its in-flight count.
+    fn forget(&self, index: u32) {
+        self.queue_cell(index).store(0, Ordering::Relaxed);
+        self.kv_blocks[index as usize].store(0, Ordering::Relaxed);
+        self.cut_at[index as usize].store(Nanos::MAX, Ordering::Relaxed);
+        self.health_cell(index).store(0, Ordering::Relaxed);
     }
 
     fn update_health(&self, index: u32, change: impl FnMut(u64) -> Option<u64>) {
@@ -209,14 +312,31 @@ impl LoadTable {
     }
 
     fn inflight_cell(&self, index: u32) -> &AtomicU32 {
-        &self.inflight[index as usize / PER_LINE].0[index as usize % PER_LINE]
+        &self.inflight[index as usize]
     }
 
     fn queue_cell(&self, index: u32) -> &AtomicU32 {
-        &self.queue[index as usize / PER_LINE].0[index as usize % PER_LINE]
+        &self.queue[index as usize]
     }
 
     fn health_cell(&self, index: u32) -> &AtomicU64 {
         &self.health[index as usize]
+    }
+}
+
+/// The largest health word of an endpoint that may be chosen at `now`.
+fn latest_ready(now: Nanos) -> u64 {
+    now.min(UNTIL_MAX) << 1 | FAILED
+}
+
+/// Takes the excluded out of what was gathered: on failover only.
+#[cold]
+fn leave_out(slots: &[u32], exclude: &[u32], loads: &mut [u32], gathered: &mut Gathered) {
+    for (slot, load) in slots.iter().zip(loads) {
+        if *load != OUT && exclude.contains(slot) {
+            gathered.candidates -= 1;
+            gathered.total -= u64::from(*load);
+            *load = OUT;
+        }
     }
 }

@@ -1,5 +1,8 @@
 //! What the control plane publishes and the shards read: models, pools, endpoints and settings, immutable once built.
 //!
+//! Where a name leads is [`Snapshot::resolve`]: a route's name or alias, drawn to one of its backends by the request's
+//! id; else the model of that name.
+//!
 //! **Invariant:** a snapshot never holds state that a request changes. In-flight counts, cooldowns and picker cursors
 //! live in [`crate::load::LoadTable`] and outlive snapshots; an endpoint refers to them by its [`Slot`].
 
@@ -11,32 +14,104 @@ use std::collections::HashMap;
 use std::net::SocketAddr;
 use std::sync::Arc;
 
+mod routes;
+
+pub use routes::{
+    AcceptIf, BackendSpec, Comparison, LIST_MAX, Metric, NAME_MAX, ROUTES_MAX, Route, RouteProblem,
+    RouteSpec, RouteTable, StepSpec, draw, validate,
+};
+
 /// Everything a shard needs to serve, swapped as a whole.
 #[derive(Debug)]
 pub struct Snapshot {
     /// Grows by one with each publication; the first is 1.
     pub version: u64,
-    /// Models by the name clients use.
+    /// Known models, served or not, by the id that engines answer to.
     pub models: HashMap<Box<str>, Arc<Model>>,
+    /// Routes by public name and alias. A model without one is its own route.
+    pub routes: Arc<RouteTable>,
+    /// What `GET /v1/models` lists, sorted by name: routes, aliases and models that are served.
+    pub listed: Arc<[Listed]>,
     /// Every endpoint, in configuration order.
     pub endpoints: Vec<Arc<Endpoint>>,
     /// Limits, timeouts and switches that a reload may change.
     pub settings: Arc<Settings>,
 }
 
-/// A model clients can name.
+/// A line of `GET /v1/models`.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Listed {
+    /// Public name.
+    pub name: Box<str>,
+    /// Unix seconds at which it was first seen.
+    pub created: u64,
+}
+
+/// Where a request for a public name goes.
+#[derive(Debug, Clone, Copy)]
+pub struct Resolved<'a> {
+    /// The route's public name, or the model's own.
+    pub name: &'a Arc<str>,
+    /// The model that serves this request.
+    pub model: &'a Arc<Model>,
+    /// Priority toward engines.
+    pub priority: i32,
+}
+
+impl Snapshot {
+    /// A snapshot without routes, listing every model.
+    pub fn new(
+        version: u64,
+        models: HashMap<Box<str>, Arc<Model>>,
+        endpoints: Vec<Arc<Endpoint>>,
+        settings: Arc<Settings>,
+    ) -> Snapshot {
+        let mut listed: Vec<Listed> = models
+            .iter()
+            .map(|(name, model)| Listed { name: name.clone(), created: model.created })
+            .collect();
+        listed.sort_by(|a, b| a.name.cmp(&b.name));
+        Snapshot { version, models, routes: Arc::default(), listed: listed.into(), endpoints, settings }
+    }
+
+    /// Where a request goes; `None` if nothing ever named this model.
+    pub fn resolve(&self, name: &str, request_id: &str) -> Option<Resolved<'_>> {
+        let priority = self.settings.default_priority;
+        match self.routes.get(name) {
+            Some(route) => {
+                let model = self.models.get(&**route.backend(request_id))?;
+                Some(Resolved { name: &route.name, model, priority: route.priority.unwrap_or(priority) })
+            }
+            None => self.models.get(name).map(|model| Resolved { name: &model.name, model, priority }),
+        }
+    }
+
+    /// The line of `GET /v1/models` of this name.
+    pub fn listed(&self, name: &str) -> Option<&Listed> {
+        let place = self.listed.binary_search_by(|listed| (*listed.name).cmp(name)).ok()?;
+        self.listed.get(place)
+    }
+}
+
+/// A model that engines serve.
 #[derive(Debug)]
 pub struct Model {
-    /// The public name.
+    /// The id that engines answer to.
     pub name: Arc<str>,
     /// Candidate endpoints, sorted by id. Empty: the model is known, and nothing serves it.
     pub endpoints: Vec<Arc<Endpoint>>,
+    /// Slots of the endpoints, in the same order: decisions read these and their counters, nothing else.
+    pub slots: Box<[u32]>,
+    /// Ids of the endpoints, in the same order; the same list as long as the membership is.
+    pub members: Arc<[Arc<str>]>,
     /// How an endpoint is chosen.
     pub profile: Arc<Profile>,
     /// Unix seconds at which the model was first seen, for `GET /v1/models`.
     pub created: u64,
     /// The ring of the endpoints' ids; its nodes are places in `endpoints`.
     pub ring: Arc<Ring>,
+    /// An endpoint schedules by priority.
+    pub any_priority: bool,
 }
 
 impl Model {
@@ -49,17 +124,19 @@ impl Model {
         previous: Option<&Model>,
     ) -> Model {
         endpoints.sort_by(|a, b| a.id.cmp(&b.id));
-        let same_members =
-            |old: &&Model| old.endpoints.iter().map(|e| &e.id).eq(endpoints.iter().map(|e| &e.id));
-        let ring = match previous.filter(same_members) {
-            Some(old) => Arc::clone(&old.ring),
+        let same_members = |old: &&Model| old.members.iter().eq(endpoints.iter().map(|e| &e.id));
+        let (members, ring) = match previous.filter(same_members) {
+            Some(old) => (Arc::clone(&old.members), Arc::clone(&old.ring)),
             None => {
-                let ids: Vec<&str> = endpoints.iter().map(|e| &*e.id).collect();
+                let members: Arc<[Arc<str>]> = endpoints.iter().map(|e| Arc::clone(&e.id)).collect();
                 // Refused only for no virtual nodes.
-                Arc::new(Ring::new(&ids, VNODES).unwrap_or_default())
+                let ring = Arc::new(Ring::new(&members, VNODES).unwrap_or_default());
+                (members, ring)
             }
         };
-        Model { name: name.into(), endpoints, profile, created, ring }
+        let slots = endpoints.iter().map(|e| e.slot.index()).collect();
+        let any_priority = endpoints.iter().any(|e| e.priority_scheduling);
+        Model { name: name.into(), endpoints, slots, members, profile, created, ring, any_priority }
     }
 }
 
@@ -88,6 +165,8 @@ pub struct Endpoint {
     pub weight: f64,
     /// Serving role.
     pub role: Role,
+    /// The engine schedules by the body's `priority`, as vLLM with `--scheduling-policy priority` does.
+    pub priority_scheduling: bool,
 }
 
 /// Engine families; each has its own metric names, error shapes and surfaces.
@@ -146,6 +225,8 @@ pub struct Settings {
     pub cooldown: Nanos,
     pub inject_usage: bool,
     pub keep_alive_comment: Nanos,
+    /// Priority toward engines where a route names none.
+    pub default_priority: i32,
     /// Headers that name internal topology go to every client (keys are off and every listener is loopback).
     pub debug_headers: bool,
     pub cors: Cors,
@@ -187,6 +268,7 @@ impl Default for Settings {
             cooldown: 15 * SECOND,
             inject_usage: true,
             keep_alive_comment: 15 * SECOND,
+            default_priority: 0,
             debug_headers: false,
             cors: Cors { allow_origins: vec!["*".into()], max_age_s: 600 },
         }

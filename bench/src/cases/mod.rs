@@ -113,6 +113,7 @@ fn endpoints(loads: &Arc<LoadTable>, count: u16) -> Vec<Arc<Endpoint>> {
             engine: Engine::Vllm,
             weight: 1.0,
             role: Role::Unified,
+            priority_scheduling: false,
         }))
     };
     (0..count).filter_map(endpoint).collect()

@@ -28,7 +28,7 @@ impl Rig {
         let settings = Arc::new(Settings::default());
         let budget = RetryBudget::new(settings.retry_budget);
         let models = [(Box::<str>::from("m"), model)].into_iter().collect();
-        let snapshot = Arc::new(Snapshot { version: 1, models, endpoints, settings });
+        let snapshot = Arc::new(Snapshot::new(1, models, endpoints, settings));
         let shared = Arc::new(Shared::new(snapshot, loads, budget, 1));
         let (producer, records) = record_ring();
         let mut driver = StubDriver::default();

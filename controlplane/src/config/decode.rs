@@ -135,6 +135,16 @@ impl<'a> Table<'a> {
         self.notes.problem(self.at.clone(), self.path.clone(), message);
     }
 
+    /// Reports a problem at a path below this table, such as `routes[0].model`, unless something was found there (or
+    /// above, or below) before: it would be said twice.
+    pub fn problem_at(&self, path: &str, message: impl fmt::Display) {
+        let said =
+            |p: &Problem| p.path.starts_with(path) || (!p.path.is_empty() && path.starts_with(&p.path));
+        if !self.notes.problems.borrow().iter().any(said) {
+            self.notes.problem(super::tree::origin_at(self.entries, path), path, message);
+        }
+    }
+
     /// An optional value.
     pub fn optional<T>(
         &mut self,
@@ -301,6 +311,17 @@ pub fn boolean(node: &Node) -> Result<bool, String> {
         Value::Text(text) if text == "false" => Ok(false),
         other => Err(format!("must be `true` or `false`, not {}", other.describe())),
     }
+}
+
+/// A whole number, negative ones too.
+pub fn whole(node: &Node) -> Result<i32, String> {
+    let found = match &node.value {
+        Value::Number(text) | Value::Text(text) => text.replace('_', "").parse::<i32>().ok(),
+        _ => None,
+    };
+    let wrong =
+        || format!("must be a whole number from {} to {}, not {}", i32::MIN, i32::MAX, node.value.describe());
+    found.ok_or_else(wrong)
 }
 
 /// A whole number in a range.

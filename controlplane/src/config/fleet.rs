@@ -1,9 +1,9 @@
 //! Endpoints, routes, the catalog and fabrics.
 
-use super::decode::{Table, duration, integer, number, text, word};
+use super::decode::{Table, boolean, duration, integer, number, text, whole, word};
 use super::tree::{Node, Origin, masked};
 use super::types::*;
-use llmgw_routing::snapshot::{Engine, Role};
+use llmgw_routing::snapshot::{BackendSpec, Engine, Role, RouteSpec, StepSpec, validate};
 use std::collections::HashMap;
 use std::time::Duration;
 
@@ -95,6 +95,7 @@ pub fn endpoints(root: &mut Table<'_>) -> Vec<EndpointConfig> {
         let role = t.value("role", Role::Unified, word(ROLES));
         let grpc_address = t.optional("grpc_address", host_port);
         let kv_address = t.optional("kv_address", host_port);
+        let priority_scheduling = t.value("priority_scheduling", false, boolean);
         if let Some(id) = &id
             && let Some(first) = ids.insert(id.clone(), t.at("id"))
         {
@@ -121,6 +122,7 @@ pub fn endpoints(root: &mut Table<'_>) -> Vec<EndpointConfig> {
                 role,
                 grpc_address,
                 kv_address,
+                priority_scheduling,
             });
         }
     }
@@ -129,80 +131,53 @@ pub fn endpoints(root: &mut Table<'_>) -> Vec<EndpointConfig> {
 
 const ROLES: &[(&str, Role)] =
     &[("unified", Role::Unified), ("prefill", Role::Prefill), ("decode", Role::Decode)];
-const TARGETS: &[(&str, &str)] = &[("unified", "unified"), ("disaggregated", "disaggregated")];
 
-/// `routes`.
-pub fn routes(root: &mut Table<'_>) -> Vec<Route> {
+/// `routes`. What a table may be is [`llmgw_routing::snapshot::validate`]'s to judge, as for the admin API.
+pub fn routes(root: &mut Table<'_>) -> Vec<RouteSpec> {
     let mut routes = Vec::new();
-    let mut names: Vec<String> = Vec::new();
     for mut t in root.tables("routes") {
-        let model = t.required("model", name);
-        let aliases = t.list("aliases", name).unwrap_or_default();
-        for (key, given) in model.iter().map(|m| ("model", m)).chain(aliases.iter().map(|a| ("aliases", a))) {
-            if names.contains(given) {
-                t.problem(key, format!("`{given}` is already the model or an alias of a route"));
-            }
-            names.push(given.clone());
+        let spec = RouteSpec {
+            model: t.required("model", text).unwrap_or_default(),
+            aliases: t.list("aliases", text).unwrap_or_default(),
+            targets: t.list("targets", text).unwrap_or_default(),
+            backends: backends(&mut t),
+            cascade: cascade(&mut t),
+            priority: t.optional("priority", whole),
+        };
+        t.later("cascade");
+        if spec.targets.iter().any(|target| target == "disaggregated") {
+            t.later("targets");
         }
-        let targets = t.list("targets", word(TARGETS)).unwrap_or_else(|| vec!["unified"]);
-        let backends = backends(&mut t);
-        let cascade = cascade(&mut t);
         t.finish();
-        let targets = targets.into_iter().map(str::to_owned).collect();
-        if let Some(model) = model {
-            routes.push(Route { model, aliases, targets, backends, cascade });
-        }
+        routes.push(spec);
+    }
+    for problem in validate(&routes).err().unwrap_or_default() {
+        root.problem_at(&problem.param, &problem.message);
     }
     routes
 }
 
-fn backends(t: &mut Table<'_>) -> Vec<(String, f64)> {
+fn backends(t: &mut Table<'_>) -> Vec<BackendSpec> {
     let mut backends = Vec::new();
     for mut b in t.tables("backends") {
-        let served = b.required("served_model", name);
-        let weight = b.required("weight", number("from 0 to 1", |x| (0.0..=1.0).contains(&x)));
+        let served_model = b.required("served_model", text).unwrap_or_default();
+        let weight =
+            b.required("weight", number("from 0 to 1", |x| (0.0..=1.0).contains(&x))).unwrap_or_default();
         b.finish();
-        backends.extend(served.zip(weight));
-    }
-    let sum: f64 = backends.iter().map(|(_, weight)| weight).sum();
-    if !backends.is_empty() && (sum - 1.0).abs() > 1e-6 {
-        t.problem("backends", format!("the weights sum to {sum}; they must sum to 1"));
+        backends.push(BackendSpec { served_model, weight });
     }
     backends
 }
 
-fn cascade(t: &mut Table<'_>) -> Vec<(String, Option<String>)> {
+fn cascade(t: &mut Table<'_>) -> Vec<StepSpec> {
     let mut cascade = Vec::new();
-    let steps = t.tables("cascade");
-    let count = steps.len();
-    for (i, mut step) in steps.into_iter().enumerate() {
-        let model = step.required("model", name);
-        let accept_if = step.optional("accept_if", accept_if);
-        match (i + 1 == count, step.has("accept_if")) {
-            (true, true) => step.problem("accept_if", "the last step of a cascade has none"),
-            (false, false) => step.problem("accept_if", "every step but the last needs one"),
-            _ => {}
-        }
+    for mut step in t.tables("cascade") {
+        let model = step.required("model", text).unwrap_or_default();
+        let accept_if = step.optional("accept_if", text);
         step.finish();
-        cascade.extend(model.map(|model| (model, accept_if)));
-    }
-    if count == 1 {
-        t.problem("cascade", "needs at least 2 steps");
+        cascade.push(StepSpec { model, accept_if });
     }
     cascade
-}
-
-fn accept_if(node: &Node) -> Result<String, String> {
-    let text = text(node)?;
-    let parts: Vec<&str> = text.split_whitespace().collect();
-    let fits = matches!(parts[..], [metric, op, bound]
-        if matches!(metric, "mean_logprob" | "min_logprob")
-            && matches!(op, ">" | ">=" | "<" | "<=")
-            && bound.parse::<f64>().is_ok_and(f64::is_finite));
-    match fits {
-        true => Ok(text),
-        false => Err(format!("`{text}` is not `mean_logprob|min_logprob >|>=|<|<= NUMBER`")),
-    }
 }
 
 /// `models`, the catalog.

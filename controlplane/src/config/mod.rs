@@ -153,6 +153,7 @@ impl Config {
             cooldown: nanos(router.cooldown),
             inject_usage: router.inject_usage,
             keep_alive_comment: nanos(router.keep_alive_comment),
+            default_priority: router.default_priority,
             debug_headers: !self.auth.required,
             cors: snapshot::Cors {
                 allow_origins: self.cors.allow_origins.iter().map(|origin| origin.as_str().into()).collect(),

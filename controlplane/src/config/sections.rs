@@ -1,6 +1,6 @@
 //! The keys of each section, with their defaults and bounds.
 
-use super::decode::{self, Notes, Table, boolean, duration, integer, number, size, text, word};
+use super::decode::{self, Notes, Table, boolean, duration, integer, number, size, text, whole, word};
 use super::fleet;
 use super::tree::Node;
 use super::types::*;
@@ -68,7 +68,7 @@ pub fn root(notes: &Notes, node: &Node) -> Config {
         models: fleet::models(&mut t),
         fabrics: fleet::fabrics(&mut t),
     };
-    for name in ["admin", "store", "tls", "routes", "models", "fabrics"] {
+    for name in ["admin", "store", "tls", "models", "fabrics"] {
         t.later(name);
     }
     t.finish();
@@ -256,6 +256,7 @@ fn router(mut t: Table<'_>) -> Router {
         cooldown,
         inject_usage: t.value("inject_usage", true, boolean),
         keep_alive_comment: t.value("keep_alive_comment", 15 * SECOND, duration(100 * MS, DAY)),
+        default_priority: t.value("default_priority", 0, whole),
         scrape_interval: t.value("scrape_interval", 2 * SECOND, &second_up),
         endpoint_cache_max_age: t.value("endpoint_cache_max_age", 300 * SECOND, &second_up),
         profiles,

@@ -157,7 +157,7 @@ fn unknown_keys_name_their_place_and_the_nearest(#[case] text: &str, #[case] exp
 )]
 #[case(
     "routes: [{ model: a, aliases: [b] }, { model: b }]",
-    "2:47: routes[1].model: `b` is already the model or an alias of a route"
+    "2:47: routes[1].model: `b` is already the model or an alias of a route (routes[0].aliases[0])"
 )]
 #[case(
     "models: [{ name: a, scaling: { min: 3, max: 2 } }]",
@@ -337,7 +337,7 @@ fn the_documented_file_is_accepted_and_names_what_is_not_acted_on() {
                     router.profiles.chat.scorers.prefix, router.profiles.long-context.picker.type, \
                     router.heartbeat_interval, router.heartbeat_miss_limit, router.scrape_interval, \
                     router.endpoint_cache_max_age, router.admission, router.prefix, endpoints[1].grpc_address, \
-                    endpoints[1].kv_address, endpoints[1].role, admin, store, tls, routes, models, fabrics";
+                    endpoints[1].kv_address, endpoints[1].role, routes[1].cascade, admin, store, tls, models, fabrics";
     assert_eq!(loaded.warnings, [expected]);
     let c = loaded.config;
     let e = &c.endpoints[0];
@@ -355,7 +355,8 @@ fn the_documented_file_is_accepted_and_names_what_is_not_acted_on() {
         [("queue", 1.0), ("kv", 1.0), ("prefix", 3.0), ("inflight", 1.0)]
     );
     assert_eq!(c.router.profiles[1].picker, Picker::Softmax { temperature: 0.2 });
-    assert_eq!(c.routes[0].backends, [("smol-v3".to_owned(), 0.9), ("smol-v4".to_owned(), 0.1)]);
+    let backends: Vec<_> = c.routes[0].backends.iter().map(|b| (b.served_model.as_str(), b.weight)).collect();
+    assert_eq!(backends, [("smol-v3", 0.9), ("smol-v4", 0.1)]);
 }
 
 #[rstest]

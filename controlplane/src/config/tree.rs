@@ -74,6 +74,30 @@ impl Value {
     }
 }
 
+/// Where the value at a path such as `routes[0].model` stands, or the nearest above it that exists.
+pub fn origin_at(mut entries: &[Entry], path: &str) -> Origin {
+    let mut at = Origin::Default;
+    for part in path.split('.') {
+        let mut names = part.split(['[', ']']).filter(|name| !name.is_empty());
+        let key = names.next().unwrap_or_default();
+        let Some(mut node) = entries.iter().find(|entry| entry.key == key).map(|entry| &entry.node) else {
+            return at;
+        };
+        at = node.at.clone();
+        for place in names {
+            let (Value::List(items), Ok(place)) = (&node.value, place.parse::<usize>()) else { return at };
+            let Some(item) = items.get(place) else { return at };
+            node = item;
+            at = node.at.clone();
+        }
+        entries = match &node.value {
+            Value::Map(entries) => entries,
+            _ => &[],
+        };
+    }
+    at
+}
+
 /// A text with the user and password of a URL hidden, for messages.
 pub fn masked(text: &str) -> String {
     match text.split_once("://").and_then(|(scheme, rest)| Some((scheme, rest.rsplit_once('@')?.1))) {

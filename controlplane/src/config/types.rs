@@ -1,5 +1,6 @@
 //! What a configuration holds, decoded and checked. `docs/configuration.md` says what each key means.
 
+pub use llmgw_routing::snapshot::RouteSpec as Route;
 use llmgw_routing::snapshot::{Engine, Role};
 use std::fmt;
 use std::net::SocketAddr;
@@ -173,6 +174,7 @@ pub struct Router {
     pub cooldown: Duration,
     pub inject_usage: bool,
     pub keep_alive_comment: Duration,
+    pub default_priority: i32,
     pub scrape_interval: Duration,
     pub endpoint_cache_max_age: Duration,
     pub profiles: Vec<ProfileConfig>,
@@ -233,6 +235,7 @@ pub struct EndpointConfig {
     pub role: Role,
     pub grpc_address: Option<String>,
     pub kv_address: Option<String>,
+    pub priority_scheduling: bool,
 }
 
 /// `http://host:port[/base]`.
@@ -254,19 +257,6 @@ impl EndpointUrl {
             false => format!("{}:{}", self.host, self.port),
         }
     }
-}
-
-/// One of `routes`.
-#[derive(Debug, Clone, PartialEq)]
-#[allow(missing_docs)]
-pub struct Route {
-    pub model: String,
-    pub aliases: Vec<String>,
-    pub targets: Vec<String>,
-    /// Served model and weight.
-    pub backends: Vec<(String, f64)>,
-    /// Model and `accept_if`.
-    pub cascade: Vec<(String, Option<String>)>,
 }
 
 /// One of `models`: as much as this version reads.

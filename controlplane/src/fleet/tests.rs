@@ -4,6 +4,7 @@ use crate::config::Route;
 use crate::fixture::{config, fleet};
 use crate::registry::{HeartbeatError, Status};
 use llmgw_routing::SECOND;
+use llmgw_routing::load::Health;
 use std::time::Duration;
 
 fn status(id: &str) -> Status {
@@ -24,13 +25,7 @@ fn status(id: &str) -> Status {
 }
 
 fn route(model: &str) -> Route {
-    Route {
-        model: model.into(),
-        aliases: Vec::new(),
-        targets: vec!["unified".into()],
-        backends: Vec::new(),
-        cascade: Vec::new(),
-    }
+    Route { model: model.into(), ..Route::default() }
 }
 
 #[test]
@@ -42,7 +37,7 @@ fn one_of_two_writers_of_the_route_table_wins() {
     let late = fleet.set_routes(vec![route("third")], Some(1)).unwrap_err();
     assert!(matches!(late, SetRoutesError::Stale { epoch: 2 }), "{late}");
     let snapshot = shared.snapshot.load_full();
-    assert!(snapshot.models.contains_key("second") && !snapshot.models.contains_key("first"));
+    assert!(snapshot.resolve("second", "r").is_some() && snapshot.resolve("first", "r").is_none());
     assert_eq!(fleet.heartbeat(&status("a"), 0).unwrap().route_epoch, 2);
 }
 
@@ -69,7 +64,8 @@ fn a_worker_is_routed_at_once_and_gone_when_it_is_silent_for_too_long() {
 fn draining_takes_a_models_workers_away_and_undraining_brings_them_back() {
     let (fleet, shared) = fleet(config("endpoints: [{ id: s, model: smol, url: 'http://127.0.0.1:9' }]"));
     fleet.heartbeat(&status("a"), 0).unwrap();
-    let routed = || shared.snapshot.load().models["smol"].endpoints.len();
+    let ready = |slot: &&u32| shared.loads.health(**slot, 0) == Health::Ready;
+    let routed = || shared.snapshot.load().models["smol"].slots.iter().filter(ready).count();
     assert_eq!(routed(), 2);
     assert_eq!(fleet.drain("stranger", None), None);
     assert_eq!(fleet.drain("smol", Some(Duration::from_secs(5))), Some(2));

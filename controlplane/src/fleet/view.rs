@@ -143,7 +143,8 @@ impl Fleet {
 
 fn cooldown(loads: &LoadTable, slot: u32, now: llmgw_routing::Nanos) -> Health {
     match loads.health(slot, now) {
-        Cooldown::Ready => Health::Ready,
+        // That it drains is said elsewhere.
+        Cooldown::Ready | Cooldown::Draining => Health::Ready,
         Cooldown::Busy { .. } => Health::Busy,
         Cooldown::Failed { .. } => Health::Failed,
     }

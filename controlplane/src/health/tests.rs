@@ -19,7 +19,7 @@ fn readiness_is_a_routable_endpoint_and_running_shards() {
     let up = plane(&config(FLEET), true);
     assert_eq!(ready(&up), Ok(()));
     let slot = up.snapshot.load().endpoints[0].slot.index();
-    up.loads.mark_busy(slot, 10);
+    up.loads.mark_busy(slot, 10, 0);
     assert_eq!(ready(&up), Ok(()), "a busy engine is not a dead one");
     up.loads.mark_failed(slot, 10);
     assert_eq!(ready(&up), Err(NotReady::NoRoutableEndpoint { endpoints: 1 }));

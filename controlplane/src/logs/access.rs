@@ -24,7 +24,7 @@ pub fn access_line(record: &Record, format: Format, out: &mut String) {
     let mut line = Line { format, out };
     line.text("request_id", record.request_id.as_str());
     line.text("surface", record.surface.name());
-    line.maybe("model", record.model.as_ref().map(|model| &*model.name));
+    line.maybe("model", record.model.as_deref());
     line.maybe("endpoint", record.endpoint.as_ref().map(|endpoint| &*endpoint.id));
     line.maybe("pool", record.endpoint.as_ref().map(|endpoint| &*endpoint.pool));
     line.maybe("reason", record.reason.as_deref());

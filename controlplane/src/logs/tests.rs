@@ -20,7 +20,7 @@ fn record() -> Record {
         started_wall_ns: 1_700_000_000_123_456_789,
         peer: Ipv4Addr::LOCALHOST.into(),
         surface: Surface::Chat,
-        model: snapshot.models.get("my model").cloned(),
+        model: snapshot.models.get("my model").map(|model| std::sync::Arc::clone(&model.name)),
         endpoint: snapshot.endpoints.first().cloned(),
         reason: Some("affinity".into()),
         status: 200,

@@ -118,7 +118,7 @@ async fn a_bad_health_page_does_not_prolong_a_cooldown() {
 async fn a_busy_mark_stays() {
     let (address, _) = engine("HTTP/1.1 200 OK\r\n\r\n").await;
     let plane = fleet(address, "'");
-    plane.loads.mark_busy(plane.snapshot.load().endpoints[0].slot.index(), 7);
+    plane.loads.mark_busy(plane.snapshot.load().endpoints[0].slot.index(), 7, 0);
     prober(&plane).0.pass().await;
     assert_eq!(health(&plane), Health::Busy { until: 7 });
 }

@@ -51,8 +51,11 @@ fn a_snapshot_holds_what_the_configuration_says() {
     assert_eq!(&*by_id(&snapshot, "a").authority, "[::1]:2");
     assert_ne!(z.series, by_id(&snapshot, "a").series, "a series is a model and a pool");
     for known in ["r", "alias", "catalogued"] {
-        assert!(snapshot.models[known].endpoints.is_empty(), "{known} is known and unserved");
+        let found = snapshot.resolve(known, "request").unwrap();
+        assert!(found.model.endpoints.is_empty(), "{known} is known and unserved");
     }
+    let listed: Vec<&str> = snapshot.listed.iter().map(|listed| &*listed.name).collect();
+    assert_eq!(listed, ["alias", "catalogued", "m", "r"]);
 }
 
 #[rstest]

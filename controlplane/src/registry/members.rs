@@ -259,6 +259,7 @@ impl Member {
     pub fn report(&self, loads: &LoadTable) {
         if let Some(slot) = &self.slot {
             loads.set_queue_depth(slot.index(), unsigned(self.status.queue_depth));
+            loads.set_kv_blocks(slot.index(), unsigned(self.status.kv_total_blocks));
         }
     }
 }

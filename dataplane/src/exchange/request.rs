@@ -95,14 +95,20 @@ impl Drop for Lease {
 
 /// Where the request goes.
 pub struct Dispatch {
-    /// The model asked for.
+    /// The public name asked for; of an alias, its route's.
+    pub name: Arc<str>,
+    /// The model that serves it.
     pub model: Arc<Model>,
+    /// Priority toward engines.
+    pub priority: i32,
     /// The client asked for a stream.
     pub stream: bool,
     /// Usage was injected, so its chunk is withheld.
     pub withhold_usage: bool,
     /// Splices into the body.
     pub edits: Edits,
+    /// Those for endpoints that schedule by the body's `priority`; `None` if the model has none.
+    pub edits_with_priority: Option<Box<Edits>>,
     /// Prefix key for affinity.
     pub prefix: SmallVec<[u8; 64]>,
     /// Endpoint of the attempt under way, or of the last.
@@ -125,6 +131,16 @@ pub struct Dispatch {
     pub connecting: Option<Nanos>,
     /// The request was handed to a connection at this time.
     pub sent: Nanos,
+}
+
+impl Dispatch {
+    /// Splices into the body for this endpoint.
+    pub fn edits_for(&self, endpoint: &Endpoint) -> &Edits {
+        match &self.edits_with_priority {
+            Some(edits) if endpoint.priority_scheduling => edits,
+            _ => &self.edits,
+        }
+    }
 }
 
 /// Why an attempt failed before the first byte went to the client.

@@ -12,7 +12,7 @@ use crate::record::{Outcome, Surface};
 use crate::upstream::{Up, UpState};
 use llmgw_routing::pipeline::{NoEndpoint, Request, decide};
 use llmgw_routing::prefix::prefix_key;
-use llmgw_routing::scan::{Edits, Fields, UsageAsk, inject_usage};
+use llmgw_routing::scan::{Edits, Fields, UsageAsk, inject_usage, rewrite_model, set_priority};
 use llmgw_routing::snapshot::Endpoint;
 use llmgw_routing::{Nanos, SECOND};
 use smallvec::SmallVec;
@@ -25,29 +25,38 @@ const PIECES: usize = 16;
 impl<D: Driver> Shard<D> {
     /// The body is complete and valid: find the model, decide what to splice, and make the first try.
     pub(super) fn resolve(&mut self, token: Token, fields: &Fields) {
-        let model = self.snapshot.load().models.get(&*fields.model).cloned();
-        let Some(model) = model else {
-            crate::mark!(model_not_found);
-            self.reject(token, &ApiError::model_not_found(&fields.model));
-            return;
-        };
         let now = self.now;
         let Some(ex) = self.clients.get_mut(token).and_then(|client| client.exchange.as_mut()) else {
             return;
         };
+        let Some(found) = self.snapshot.load().resolve(&fields.model, ex.request_id.as_str()) else {
+            crate::mark!(model_not_found);
+            self.reject(token, &ApiError::model_not_found(&fields.model));
+            return;
+        };
+        let (name, model, priority) = (Arc::clone(found.name), Arc::clone(found.model), found.priority);
         let generation = matches!(ex.surface, Surface::Chat | Surface::Completions);
         let inject =
             generation && fields.stream && ex.settings.inject_usage && fields.usage == UsageAsk::NotAsked;
-        let edits = if inject { inject_usage(fields, &ex.body.bytes) } else { Edits::default() };
+        let mut edits = if inject { inject_usage(fields, &ex.body.bytes) } else { Edits::default() };
+        let withhold_usage = inject && !edits.is_empty();
+        if *fields.model != *model.name {
+            edits = edits.merge(rewrite_model(fields, &model.name));
+        }
+        let edits_with_priority =
+            model.any_priority.then(|| Box::new(edits.clone().merge(set_priority(fields, priority))));
         let mut prefix = SmallVec::new();
         if model.endpoints.len() > 1 && model.profile.needs_prefix() {
             prefix_key(fields, &ex.body.bytes, &mut prefix);
         }
         ex.dispatch = Some(Dispatch {
+            name,
             model,
+            priority,
             stream: fields.stream,
-            withhold_usage: inject && !edits.is_empty(),
+            withhold_usage,
             edits,
+            edits_with_priority,
             prefix,
             endpoint: None,
             lease: None,
@@ -147,7 +156,8 @@ impl<D: Driver> Shard<D> {
         let Some(up) = self.ups.get_mut(up_token) else { return };
         let Some(ex) = self.clients.get(token).and_then(|client| client.exchange.as_ref()) else { return };
         let Some(dispatch) = &ex.dispatch else { return };
-        let length = dispatch.edits.len_of(ex.body.bytes.len());
+        let edits = dispatch.edits_for(&up.endpoint);
+        let length = edits.len_of(ex.body.bytes.len());
         let mut head = self.spares.take();
         head.extend_from_slice(b"POST ");
         head.extend_from_slice(up.endpoint.base_path.as_bytes());
@@ -156,12 +166,13 @@ impl<D: Driver> Shard<D> {
         put_header(&mut head, "host", up.endpoint.authority.as_bytes());
         head.extend_from_slice(&ex.forward);
         put_header(&mut head, "x-request-id", ex.request_id.as_str().as_bytes());
+        put_header(&mut head, "x-tl-priority", itoa::Buffer::new().format(dispatch.priority).as_bytes());
         put_header_u64(&mut head, "content-length", length as u64);
         head.extend_from_slice(b"\r\n");
         up.total = head.len() + length;
         up.sent = 0;
         if length <= COPIED_MAX {
-            dispatch.edits.segments(&ex.body.bytes).for_each(|segment| head.extend_from_slice(segment));
+            edits.segments(&ex.body.bytes).for_each(|segment| head.extend_from_slice(segment));
         }
         up.request = head;
         self.send_request(token, up_token);
@@ -184,7 +195,8 @@ impl<D: Driver> Shard<D> {
             let mut pieces: SmallVec<[IoSlice<'_>; PIECES]> = SmallVec::new();
             let mut offered = 0;
             // A small body was copied behind the head.
-            let apart = (up.request.len() < up.total).then(|| dispatch.edits.segments(&ex.body.bytes));
+            let apart = (up.request.len() < up.total)
+                .then(|| dispatch.edits_for(&up.endpoint).segments(&ex.body.bytes));
             let segments = std::iter::once(&up.request[..]).chain(apart.into_iter().flatten());
             for segment in segments {
                 if skip >= segment.len() {
@@ -265,7 +277,7 @@ impl<D: Driver> Shard<D> {
             match failure {
                 Failure::Busy(wait) => {
                     dispatch.busy_for = Some(dispatch.busy_for.unwrap_or(0).max(wait));
-                    loads.mark_busy(slot, now.saturating_add(wait));
+                    loads.mark_busy(slot, now.saturating_add(wait), now);
                 }
                 Failure::Local => {}
                 _ => loads.mark_failed(slot, now.saturating_add(settings.cooldown)),
@@ -416,6 +428,7 @@ fn unavailable(none: NoEndpoint, now: Nanos) -> ApiError {
                 if busy { "Every engine of this model is busy" } else { "No engine of this model is up" };
             ApiError::no_capacity(message, retry_at.saturating_sub(now))
         }
+        NoEndpoint::Draining => ApiError::no_capacity("This model is being drained", SECOND),
         NoEndpoint::Unserved => ApiError::no_capacity("No engine serves this model now", SECOND),
         NoEndpoint::AllExcluded => {
             ApiError::no_capacity("No engine of this model could take the request", SECOND)

@@ -6,7 +6,7 @@ use crate::error::{ApiError, put_json_string};
 use crate::http1::write::{put_header, put_header_u64, put_status_line};
 use crate::http1::{Method, RequestHead};
 use crate::record::Outcome;
-use llmgw_routing::snapshot::{Cors, Model};
+use llmgw_routing::snapshot::{Cors, Listed};
 use std::borrow::Cow;
 use std::io::IoSlice;
 use std::sync::Arc;
@@ -62,10 +62,9 @@ impl<D: Driver> Shard<D> {
     }
 
     fn answer_models(&mut self, token: Token, head: &RequestHead<'_>) {
-        let mut models: Vec<Arc<Model>> = self.snapshot.load().models.values().cloned().collect();
-        models.sort_by(|a, b| a.name.cmp(&b.name));
+        let listed = Arc::clone(&self.snapshot.load().listed);
         let mut body = b"{\"object\":\"list\",\"data\":[".to_vec();
-        for (i, model) in models.iter().enumerate() {
+        for (i, model) in listed.iter().enumerate() {
             if i > 0 {
                 body.push(b',');
             }
@@ -78,7 +77,7 @@ impl<D: Driver> Shard<D> {
     /// Model ids may hold slashes, plain or as `%2F`.
     fn answer_model(&mut self, token: Token, head: &RequestHead<'_>, id: &str) {
         let decoded = percent_decode(id);
-        let model = decoded.as_deref().and_then(|id| self.snapshot.load().models.get(id).cloned());
+        let model = decoded.as_deref().and_then(|id| self.snapshot.load().listed(id).cloned());
         let Some(model) = model else {
             let error = ApiError::model_not_found(decoded.as_deref().unwrap_or(id));
             self.reject_head_aware(token, head, &error);
@@ -200,7 +199,7 @@ fn put_error_headers(out: &mut Vec<u8>, error: &ApiError) {
     }
 }
 
-fn put_model(out: &mut Vec<u8>, model: &Model) {
+fn put_model(out: &mut Vec<u8>, model: &Listed) {
     out.extend_from_slice(b"{\"id\":");
     put_json_string(out, &model.name);
     out.extend_from_slice(b",\"object\":\"model\",\"created\":");

@@ -36,7 +36,7 @@ impl<D: Driver> Shard<D> {
                 debug_assert!(dispatch.upstream.is_none(), "settled with an engine connection attached");
                 let series = dispatch.endpoint.as_ref().map_or(0, |endpoint| endpoint.series);
                 let failure = dispatch.failure.map(crate::exchange::Failure::name);
-                let (model, endpoint, reason) = (Some(dispatch.model), dispatch.endpoint, dispatch.reason);
+                let (model, endpoint, reason) = (Some(dispatch.name), dispatch.endpoint, dispatch.reason);
                 (series, model, endpoint, reason, dispatch.stream, dispatch.attempts, failure)
             }
             None => (0, None, None, None, false, 0, None),

@@ -80,12 +80,8 @@ fn snapshot(version: u64, endpoints: &[Arc<Endpoint>], plan: &Plan) -> Arc<Snaps
         let model = Model::new(name, endpoints.to_vec(), Arc::clone(&profile), 1, None);
         (Box::<str>::from(name), Arc::new(model))
     };
-    Arc::new(Snapshot {
-        version,
-        models: [model("m", endpoints), model("empty", &[])].into_iter().collect(),
-        endpoints: endpoints.to_vec(),
-        settings: Arc::new(plan.settings.clone()),
-    })
+    let models = [model("m", endpoints), model("empty", &[])].into_iter().collect();
+    Arc::new(Snapshot::new(version, models, endpoints.to_vec(), Arc::new(plan.settings.clone())))
 }
 
 /// Runs one seed to its end. `Err` names what was violated.
@@ -118,6 +114,7 @@ impl Sim {
                     engine: Engine::Sim,
                     weight: 1.0,
                     role: Role::Unified,
+                    priority_scheduling: false,
                 })
             })
             .collect();

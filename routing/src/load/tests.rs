@@ -63,7 +63,7 @@ fn a_clone_keeps_the_index_and_its_counts() {
     table.acquire(first.index());
     let second = first.clone();
     drop(first);
-    table.mark_busy(second.index(), FAR);
+    table.mark_busy(second.index(), FAR, 0);
     assert!(table.allocate().is_none());
     assert_eq!((table.inflight(second.index()), table.health(0, 1)), (1, Health::Busy { until: FAR }));
     table.release(second.index());
@@ -91,13 +91,14 @@ fn releasing_too_often_is_noticed() {
 enum Do {
     Fail(Nanos),
     Busy(Nanos),
+    BusyAt(Nanos, Nanos),
     Clear,
     Look(Nanos),
 }
 
 #[test]
 fn cooldowns() {
-    use Do::{Busy, Clear, Fail, Look};
+    use Do::{Busy, BusyAt, Clear, Fail, Look};
     let failed = |until| Health::Failed { until };
     let busy = |until| Health::Busy { until };
     let cases: &[(&[Do], Nanos, Health)] = &[
@@ -113,7 +114,9 @@ fn cooldowns() {
         (&[Fail(20), Fail(10)], 9, failed(20)),
         (&[Fail(10), Fail(20)], 9, failed(20)),
         // A failure long past does not hide that the engine is busy now.
-        (&[Fail(10), Look(11), Busy(20)], 12, busy(20)),
+        (&[Fail(10), Look(11), BusyAt(20, 11)], 12, busy(20)),
+        (&[Fail(10), BusyAt(20, 10)], 12, busy(20)),
+        (&[Fail(10), BusyAt(20, 9)], 9, failed(10)),
         (&[Fail(10), Clear], 5, Health::Ready),
         // A probe says nothing of capacity.
         (&[Busy(10), Clear], 5, busy(10)),
@@ -125,7 +128,8 @@ fn cooldowns() {
         for step in *steps {
             match *step {
                 Fail(until) => table.mark_failed(0, until),
-                Busy(until) => table.mark_busy(0, until),
+                Busy(until) => table.mark_busy(0, until, 0),
+                BusyAt(until, now) => table.mark_busy(0, until, now),
                 Clear => table.clear(0),
                 Look(now) => assert_eq!(table.health(0, now), Health::Ready),
             }

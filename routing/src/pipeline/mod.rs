@@ -53,7 +53,9 @@ pub enum NoEndpoint {
     Unserved,
     /// All of its endpoints have been tried.
     AllExcluded,
-    /// Those not yet tried are in cooldown.
+    /// Those not yet tried are draining.
+    Draining,
+    /// Those not yet tried are in cooldown, or some of them, and the others draining.
     Unavailable {
         /// The earliest end of a cooldown.
         retry_at: Nanos,
@@ -67,6 +69,7 @@ impl fmt::Display for NoEndpoint {
         f.write_str(match self {
             NoEndpoint::Unserved => "no endpoint serves this model",
             NoEndpoint::AllExcluded => "every endpoint of this model has been tried",
+            NoEndpoint::Draining => "every endpoint of this model is draining",
             NoEndpoint::Unavailable { busy: true, .. } => "every endpoint of this model is busy",
             NoEndpoint::Unavailable { busy: false, .. } => "no endpoint of this model is reachable",
         })
@@ -143,15 +146,14 @@ fn why_none(model: &Model, context: &Context<'_>) -> NoEndpoint {
     if model.endpoints.is_empty() {
         return NoEndpoint::Unserved;
     }
-    let mut untried = false;
+    let (mut draining, mut resting) = (false, false);
     let (mut retry_at, mut all_busy) = (Nanos::MAX, true);
-    for endpoint in &model.endpoints {
-        let slot = endpoint.slot.index();
-        if context.request.exclude.contains(&slot) {
-            continue;
-        }
-        untried = true;
-        let until = match context.loads.health(slot, context.now) {
+    for slot in model.slots.iter().filter(|slot| !context.request.exclude.contains(slot)) {
+        let until = match context.loads.health(*slot, context.now) {
+            Health::Draining => {
+                draining = true;
+                continue;
+            }
             // Its cooldown was ended by another shard since the filters looked.
             Health::Ready => context.now,
             Health::Busy { until } => until,
@@ -160,7 +162,12 @@ fn why_none(model: &Model, context: &Context<'_>) -> NoEndpoint {
                 until
             }
         };
+        resting = true;
         retry_at = retry_at.min(until);
     }
-    if untried { NoEndpoint::Unavailable { retry_at, busy: all_busy } } else { NoEndpoint::AllExcluded }
+    match (resting, draining) {
+        (true, _) => NoEndpoint::Unavailable { retry_at, busy: all_busy },
+        (false, true) => NoEndpoint::Draining,
+        (false, false) => NoEndpoint::AllExcluded,
+    }
 }

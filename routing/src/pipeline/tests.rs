@@ -66,6 +66,7 @@ fn endpoint(loads: &Arc<LoadTable>, id: &str, weight: f64) -> Arc<Endpoint> {
         engine: Engine::Sim,
         weight,
         role: Role::Unified,
+        priority_scheduling: false,
     })
 }
 
@@ -115,7 +116,7 @@ fn round_robin_is_exact_and_skips() {
     let mut world = World::picker(&["b", "c", "a"], "round-robin");
     assert_eq!(world.picks(5), "a b c a b");
     assert_eq!(world.pick(&["c"]), "a");
-    world.loads.mark_busy(world.slot("b"), 10);
+    world.loads.mark_busy(world.slot("b"), 10, 0);
     assert_eq!(world.picks(3), "c a c");
     world.load("a", 50);
     assert_eq!(world.picks(2), "a c", "loads do not matter");
@@ -187,8 +188,8 @@ fn why_there_is_none() {
     for policy in ["affinity", "weighted", "least_outstanding"] {
         let mut world = World::policy(&ABC, policy);
         assert_eq!(world.decide(b"", &["a", "b", "c"], 0), Err(NoEndpoint::AllExcluded));
-        world.loads.mark_busy(world.slot("a"), 30);
-        world.loads.mark_busy(world.slot("b"), 20);
+        world.loads.mark_busy(world.slot("a"), 30, 0);
+        world.loads.mark_busy(world.slot("b"), 20, 0);
         let busy = NoEndpoint::Unavailable { retry_at: 20, busy: true };
         assert_eq!(world.decide(b"", &["c"], 0), Err(busy));
         world.loads.mark_failed(world.slot("c"), 10);
@@ -254,7 +255,7 @@ proptest! {
             world.load(id, *load);
             match health {
                 0 => world.loads.mark_failed(world.slot(id), 100),
-                1 => world.loads.mark_busy(world.slot(id), 100),
+                1 => world.loads.mark_busy(world.slot(id), 100, 0),
                 _ => {}
             }
             if *excluded {

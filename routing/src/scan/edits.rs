@@ -158,6 +158,20 @@ pub fn rewrite_model(fields: &Fields, new: &str) -> Edits {
     edits
 }
 
+/// Sets the body's `priority`, over whatever the client wrote there: how requests of one engine are ordered is the
+/// operator's business.
+pub fn set_priority(fields: &Fields, priority: i32) -> Edits {
+    let mut edits = Edits::default();
+    for span in &fields.priority_all {
+        edits.push(span.clone(), priority.to_string().into_bytes());
+    }
+    if fields.priority_all.is_empty() {
+        let member = format!("\"priority\":{priority},").into_bytes();
+        edits.push(fields.after_brace..fields.after_brace, member);
+    }
+    edits
+}
+
 /// `text` as a JSON string.
 fn quote(text: &str) -> Vec<u8> {
     let mut quoted = Vec::with_capacity(text.len() + 2);

@@ -43,10 +43,11 @@ pub(super) enum Field {
     User,
     Seed,
     Logprobs,
+    Priority,
 }
 
 impl Field {
-    pub(super) const ALL: [Field; 12] = [
+    pub(super) const ALL: [Field; 13] = [
         Field::Model,
         Field::Stream,
         Field::StreamOptions,
@@ -59,6 +60,7 @@ impl Field {
         Field::User,
         Field::Seed,
         Field::Logprobs,
+        Field::Priority,
     ];
 
     pub(super) fn name(self) -> &'static str {
@@ -75,6 +77,7 @@ impl Field {
             Field::User => "user",
             Field::Seed => "seed",
             Field::Logprobs => "logprobs",
+            Field::Priority => "priority",
         }
     }
 
@@ -102,6 +105,7 @@ impl Field {
             b"user" => Field::User,
             b"seed" => Field::Seed,
             b"logprobs" => Field::Logprobs,
+            b"priority" => Field::Priority,
             _ => return None,
         })
     }
@@ -117,6 +121,7 @@ pub(super) struct Found {
     pub(super) last: [Range<usize>; Field::ALL.len()],
     pub(super) model_all: Spans,
     pub(super) stream_options_all: Spans,
+    pub(super) priority_all: Vec<Range<usize>>,
     /// Offset after the opening brace.
     pub(super) after_brace: usize,
 }
@@ -154,6 +159,8 @@ pub struct Fields {
     pub model_all: Spans,
     /// Every occurrence of `stream_options`.
     pub stream_options_all: Spans,
+    /// Every occurrence of `priority`, whatever its value.
+    pub priority_all: Vec<Range<usize>>,
     /// Offset after the opening brace, where members can be inserted.
     pub after_brace: usize,
 }
@@ -217,6 +224,7 @@ impl Found {
             stream_options: range(Field::StreamOptions),
             model_all: self.model_all,
             stream_options_all: self.stream_options_all,
+            priority_all: self.priority_all,
             after_brace: self.after_brace,
         })
     }

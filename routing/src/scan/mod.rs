@@ -20,7 +20,7 @@ pub(crate) mod walk;
 #[cfg(test)]
 mod tests;
 
-pub use edits::{Edits, Segments, inject_usage, rewrite_model};
+pub use edits::{Edits, Segments, inject_usage, rewrite_model, set_priority};
 pub use error::{ScanError, ScanErrorKind};
 pub use events::EventSkim;
 pub use fields::{Fields, Spans, UsageAsk};

@@ -88,8 +88,8 @@ pub(super) type Step<T> = Result<T, Refused>;
 /// Scans a request body that comes in chunks: validates it by RFC 8259 and notes where the fields lie that the gateway
 /// looks at. Escapes of lone surrogates pass, as they do in the engines' parsers; numbers are not bounded in range.
 ///
-/// Memory does not depend on the body, except for the offsets of `model` and `stream_options`, of which at most 64
-/// each are taken.
+/// Memory does not depend on the body, except for the offsets of `model`, `stream_options` and `priority`, of which at
+/// most 64 each are taken.
 #[derive(Debug, Clone)]
 pub struct RequestScan {
     pub(super) state: State,
@@ -301,16 +301,20 @@ impl RequestScan {
     /// The value of `field` lies from `start` of the body to `end` of the chunk.
     pub(super) fn note(&mut self, field: Field, start: usize, end: usize) -> Step<()> {
         let span = start..self.offset + end;
-        let all = match field {
-            Field::Model => Some(&mut self.found.model_all),
-            Field::StreamOptions => Some(&mut self.found.stream_options_all),
-            _ => None,
+        let taken = match field {
+            Field::Model => self.found.model_all.len(),
+            Field::StreamOptions => self.found.stream_options_all.len(),
+            Field::Priority => self.found.priority_all.len(),
+            _ => 0,
         };
-        if let Some(all) = all {
-            if all.len() == OCCURRENCES_MAX {
-                return Err(self.refuse(end, repeated(0, field.name()).kind));
-            }
-            all.push(span.clone());
+        if taken == OCCURRENCES_MAX {
+            return Err(self.refuse(end, repeated(0, field.name()).kind));
+        }
+        match field {
+            Field::Model => self.found.model_all.push(span.clone()),
+            Field::StreamOptions => self.found.stream_options_all.push(span.clone()),
+            Field::Priority => self.found.priority_all.push(span.clone()),
+            _ => {}
         }
         self.found.last[field as usize] = span;
         Ok(())
