@@ -102,6 +102,8 @@ pub struct Model {
     pub endpoints: Vec<Arc<Endpoint>>,
     /// Slots of the endpoints, in the same order: decisions read these and their counters, nothing else.
     pub slots: Box<[u32]>,
+    /// Weights of the endpoints, in the same order.
+    pub weights: Box<[f64]>,
     /// Ids of the endpoints, in the same order; the same list as long as the membership is.
     pub members: Arc<[Arc<str>]>,
     /// How an endpoint is chosen.
@@ -135,8 +137,9 @@ impl Model {
             }
         };
         let slots = endpoints.iter().map(|e| e.slot.index()).collect();
+        let weights = endpoints.iter().map(|e| e.weight).collect();
         let any_priority = endpoints.iter().any(|e| e.priority_scheduling);
-        Model { name: name.into(), endpoints, slots, members, profile, created, ring, any_priority }
+        Model { name: name.into(), endpoints, slots, weights, members, profile, created, ring, any_priority }
     }
 }
 

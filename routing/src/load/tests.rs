@@ -139,6 +139,75 @@ fn cooldowns() {
 }
 
 #[test]
+fn drains_and_cooldowns_do_not_touch_each_other() {
+    let table = LoadTable::new(1);
+    table.mark_failed(0, 10);
+    table.drain(0, 77);
+    table.set_leaving(0, true);
+    assert_eq!((table.health(0, 20), table.cut_at(0)), (Health::Draining, 77));
+    table.clear(0);
+    table.mark_busy(0, 30, 20);
+    table.undrain(0);
+    assert_eq!((table.health(0, 20), table.cut_at(0)), (Health::Draining, Nanos::MAX));
+    table.set_leaving(0, false);
+    assert_eq!(table.health(0, 20), Health::Busy { until: 30 });
+    table.set_leaving(0, true);
+    table.mark_failed(0, Nanos::MAX);
+    table.set_leaving(0, false);
+    assert_eq!(table.health(0, 20), Health::Failed { until: UNTIL_MAX });
+    assert_eq!(table.health(0, Nanos::MAX), Health::Ready, "a time beyond all marks");
+    table.drain(0, 5);
+    assert_eq!(table.health(0, Nanos::MAX), Health::Draining);
+}
+
+#[test]
+fn each_change_of_a_cut_is_numbered() {
+    let table = LoadTable::new(2);
+    let first = table.cuts();
+    table.drain(1, 5);
+    let second = table.cuts();
+    table.drain(1, 5);
+    assert_eq!(table.cuts(), second);
+    table.undrain(1);
+    assert!(first != second && table.cuts() != second && table.cut_at(0) == Nanos::MAX);
+}
+
+#[test]
+fn a_dropped_slot_leaves_no_drain_and_no_capacity() {
+    let table = LoadTable::new(1);
+    let slot = table.allocate().expect("room");
+    table.drain(0, 5);
+    table.set_leaving(0, true);
+    table.set_kv_blocks(0, 9);
+    assert_eq!(table.kv_blocks(0), 9);
+    drop(slot);
+    let _slot = table.allocate().expect("given back");
+    assert_eq!((table.health(0, 0), table.cut_at(0), table.kv_blocks(0)), (Health::Ready, Nanos::MAX, 0));
+}
+
+#[test]
+fn gathering_reads_each_load_once_and_leaves_out_who_must_not_be_chosen() {
+    let table = LoadTable::new(6);
+    for index in 0..6 {
+        (0..index).for_each(|_| table.acquire(index));
+        table.set_queue_depth(index, 10);
+    }
+    table.mark_failed(1, 50);
+    table.mark_busy(2, 49, 0);
+    table.drain(3, 99);
+    let mut loads = vec![7; 9];
+    let found = table.gather(&[5, 1, 2, 3, 0], &[], 49, &mut loads);
+    assert_eq!((found, &loads[..]), (Gathered { candidates: 3, total: 37 }, &[15, OUT, 12, OUT, 10][..]));
+    let found = table.gather(&[5, 1, 2, 3, 0], &[0, 3, 4], 50, &mut loads);
+    assert_eq!((found, &loads[..]), (Gathered { candidates: 3, total: 38 }, &[15, 11, 12, OUT, OUT][..]));
+    table.set_queue_depth(4, u32::MAX);
+    let found = table.gather(&[4], &[], 0, &mut loads);
+    assert_eq!((found.candidates, &loads[..]), (1, &[OUT - 1][..]), "however loaded, a candidate");
+    assert_eq!(table.gather(&[], &[], 0, &mut loads), Gathered::default());
+    assert!(loads.is_empty() && table.capacity() == 6);
+}
+
+#[test]
 fn counts_balance_over_threads() {
     let table = LoadTable::new(4);
     std::thread::scope(|scope| {

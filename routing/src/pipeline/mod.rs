@@ -1,12 +1,13 @@
 //! Choosing an endpoint: filter, score, pick.
 //!
-//! Filters drop candidates by hard rules, scorers rate those that are left between 0 and 1, and a picker takes one.
-//! Everything is dispatched by enum and works in scratch vectors of the shard, so that a decision allocates nothing
-//! once it has seen its models.
+//! Filters drop candidates by hard rules, scorers rate those that are left between 0 and 1, and a picker takes one. One
+//! pass over packed counters applies the filters and reads the loads; pickers work on what it found, in scratch vectors
+//! of the shard, so that a decision allocates nothing once it has seen its models.
 //!
 //! **Invariants:** an endpoint that a filter dropped is never picked. Loads are read once at the start of a decision,
-//! so that a picker compares numbers that do not change under it.
+//! so that a picker compares numbers that do not change under it. [`explain`] changes nothing.
 
+mod explain;
 mod filter;
 mod pick;
 mod profile;
@@ -15,13 +16,16 @@ mod score;
 #[cfg(test)]
 mod tests;
 
+pub use explain::{
+    Affinity, Certainty, Considered, Explanation, Prompt, RouteExplanation, Score, explain, explain_route,
+};
 pub use filter::{Filter, FilterKind};
 pub use pick::{PickState, Picker, PickerKind};
 pub use profile::{Profile, ProfileBuilder, ProfileError};
 pub use score::{Scorer, ScorerKind};
 
 use crate::Nanos;
-use crate::load::{Health, LoadTable};
+use crate::load::{Gathered, Health, LoadTable, OUT};
 use crate::snapshot::{Endpoint, Model};
 use std::fmt;
 use std::sync::Arc;
@@ -112,32 +116,56 @@ pub fn decide(
     now: Nanos,
     state: &mut PickState,
 ) -> Result<Decision, NoEndpoint> {
-    let profile = &model.profile;
-    let context = Context { request, loads, now };
-    let mut candidates = std::mem::take(&mut state.candidates);
-    candidates.clear();
-    candidates.extend((0u32..).zip(&model.endpoints).filter_map(|(place, endpoint)| {
-        let slot = endpoint.slot.index();
-        profile.filters.iter().all(|filter| filter.keeps(&context, slot)).then(|| {
-            let inflight = loads.inflight(slot);
-            let load = inflight.saturating_add(loads.queue_depth(slot));
-            Candidate { place, slot, inflight, load, score: 0.0 }
-        })
-    }));
-    if profile.picker.uses_scores() {
-        for (scorer, weight) in &profile.scorers {
-            scorer.add_scores(*weight, &context, &mut candidates);
-        }
-    }
-    let picked = profile.picker.pick(model, &context, &candidates, state);
-    state.candidates = candidates;
+    let mut view = std::mem::take(&mut state.view);
+    let found = loads.gather(&model.slots, request.exclude, now, &mut view);
+    let round = Round { model, request, table: loads, now, loads: &view, found };
+    let picked = if found.candidates == 0 { None } else { model.profile.picker.pick(&round, state) };
+    state.view = view;
     match picked {
         Some(picked) => {
+            let profile = &model.profile;
             let reason = if picked.overflow { &profile.overflow_reason } else { &profile.name };
             let endpoint = Arc::clone(&model.endpoints[picked.place as usize]);
             Ok(Decision { endpoint, reason: Arc::clone(reason) })
         }
-        None => Err(why_none(model, &context)),
+        None => Err(why_none(model, &Context { request, loads, now })),
+    }
+}
+
+/// What a picker chooses from.
+#[derive(Debug, Clone, Copy)]
+pub struct Round<'a> {
+    /// Whose endpoints.
+    pub model: &'a Model,
+    /// The request.
+    pub request: &'a Request<'a>,
+    /// Live counters, for what was not gathered.
+    pub table: &'a LoadTable,
+    /// The time.
+    pub now: Nanos,
+    /// Load by place among the model's endpoints; [`OUT`] for those that a filter dropped.
+    pub loads: &'a [u32],
+    /// Sums over the candidates.
+    pub found: Gathered,
+}
+
+impl Round<'_> {
+    /// Places of the candidates with their loads, in order.
+    fn candidates(&self) -> impl Iterator<Item = (u32, u32)> + '_ {
+        (0u32..).zip(self.loads.iter().copied()).filter(|(_, load)| *load != OUT)
+    }
+
+    /// The candidates as scorers take them, scored by the model's profile, in `out`.
+    fn score(&self, out: &mut Vec<Candidate>) {
+        out.clear();
+        out.extend(self.candidates().map(|(place, load)| {
+            let slot = self.model.slots[place as usize];
+            Candidate { place, slot, inflight: self.table.inflight(slot), load, score: 0.0 }
+        }));
+        let context = Context { request: self.request, loads: self.table, now: self.now };
+        for (scorer, weight) in &self.model.profile.scorers {
+            scorer.add_scores(*weight, &context, out);
+        }
     }
 }
 

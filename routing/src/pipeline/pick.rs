@@ -1,6 +1,7 @@
 //! Taking one of the candidates, and the shard's memory between decisions.
 
-use super::{Candidate, Context};
+use super::{Candidate, Round};
+use crate::load::OUT;
 use crate::ring::{capacity, hash64, mix64};
 use crate::snapshot::Model;
 use std::collections::HashMap;
@@ -25,13 +26,7 @@ pub trait Picker {
     /// Whether it looks at scores.
     fn uses_scores(&self) -> bool;
     /// `None` only if there is no candidate.
-    fn pick(
-        &self,
-        model: &Model,
-        context: &Context<'_>,
-        candidates: &[Candidate],
-        state: &mut PickState,
-    ) -> Option<Picked>;
+    fn pick(&self, round: &Round<'_>, state: &mut PickState) -> Option<Picked>;
 }
 
 /// The pickers there are.
@@ -85,31 +80,36 @@ impl Picker for PickerKind {
         matches!(self, PickerKind::P2c | PickerKind::MaxScore)
     }
 
-    fn pick(
-        &self,
-        model: &Model,
-        context: &Context<'_>,
-        candidates: &[Candidate],
-        state: &mut PickState,
-    ) -> Option<Picked> {
+    fn pick(&self, round: &Round<'_>, state: &mut PickState) -> Option<Picked> {
         let place = match self {
-            PickerKind::P2c => p2c(candidates, &mut state.rng),
-            PickerKind::MaxScore => max_score(candidates, &mut state.rng),
-            PickerKind::RoundRobin => round_robin(model, candidates, state),
-            PickerKind::LeastOutstanding => candidates.iter().min_by_key(|c| c.load).map(|c| c.place),
-            PickerKind::Weighted => weighted(model, candidates, state),
-            PickerKind::Affinity { load_factor } => {
-                return affinity(
-                    model,
-                    context.request.prefix_key,
-                    *load_factor,
-                    candidates,
-                    &mut state.spread,
-                );
+            PickerKind::P2c | PickerKind::MaxScore => {
+                let mut candidates = std::mem::take(&mut state.candidates);
+                round.score(&mut candidates);
+                let place = match self {
+                    PickerKind::P2c => p2c(&candidates, &mut state.rng),
+                    _ => max_score(&candidates, &mut state.rng),
+                };
+                state.candidates = candidates;
+                place
             }
+            PickerKind::RoundRobin => round_robin(round, state.memory(round.model)),
+            PickerKind::LeastOutstanding => least_outstanding(round.loads),
+            PickerKind::Weighted => weighted(round, state.memory(round.model)),
+            PickerKind::Affinity { load_factor } => return affinity(round, *load_factor),
         };
         place.map(|place| Picked { place, overflow: false })
     }
+}
+
+/// The first of the smallest; the loop has no branch that depends on the loads.
+fn least_outstanding(loads: &[u32]) -> Option<u32> {
+    let (mut least, mut at) = (OUT, 0);
+    for (place, load) in (0u32..).zip(loads) {
+        let better = *load < least;
+        least = if better { *load } else { least };
+        at = if better { place } else { at };
+    }
+    (least != OUT).then_some(at)
 }
 
 fn p2c(candidates: &[Candidate], rng: &mut Rng) -> Option<u32> {
@@ -141,70 +141,50 @@ fn max_score(candidates: &[Candidate], rng: &mut Rng) -> Option<u32> {
     Some(best.place)
 }
 
-fn round_robin(model: &Model, candidates: &[Candidate], state: &mut PickState) -> Option<u32> {
-    let memory = state.memory(model);
-    let id = |place: u32| &model.endpoints[place as usize].id;
-    let next = match &memory.last {
-        Some(last) => candidates.iter().find(|c| id(c.place) > last).or(candidates.first()),
-        None => candidates.first(),
-    };
-    let place = next?.place;
-    memory.last = Some(Arc::clone(id(place)));
+fn round_robin(round: &Round<'_>, memory: &mut Memory) -> Option<u32> {
+    let next =
+        round.candidates().find(|(place, _)| *place >= memory.next).or_else(|| round.candidates().next());
+    let (place, _) = next?;
+    memory.next = place + 1;
     Some(place)
+}
+
+/// What an endpoint counts for in smooth weighted round robin: its reported KV blocks, else its configured weight.
+pub(super) fn weight_of(kv_blocks: u32, configured: f64) -> f64 {
+    match kv_blocks {
+        0 if configured.is_finite() => configured.max(0.0),
+        0 => 0.0,
+        blocks => f64::from(blocks),
+    }
 }
 
 /// Adds each candidate's weight to its counter, takes the largest (ties to the smallest id), and subtracts the total
 /// from it. An endpoint of weight 0 is taken only while no other can be.
-fn weighted(model: &Model, candidates: &[Candidate], state: &mut PickState) -> Option<u32> {
+fn weighted(round: &Round<'_>, memory: &mut Memory) -> Option<u32> {
+    let model = round.model;
     let weight = |place: u32| {
-        let weight = model.endpoints[place as usize].weight;
-        if weight.is_finite() { weight.max(0.0) } else { 0.0 }
+        let place = place as usize;
+        weight_of(round.table.kv_blocks(model.slots[place]), model.weights[place])
     };
-    let memory = state.memory(model);
-    memory.align(model);
-    let total: f64 = candidates.iter().map(|c| weight(c.place)).sum();
-    let (total, idle) = if total > 0.0 { (total, false) } else { (candidates.len() as f64, true) };
-    let mut best: Option<(u32, f64)> = None;
-    for candidate in candidates {
-        let weight = if idle { 1.0 } else { weight(candidate.place) };
-        if weight > 0.0 {
-            let counter = &mut memory.counters[candidate.place as usize].1;
-            *counter += weight;
-            if best.is_none_or(|(_, most)| *counter > most) {
-                best = Some((candidate.place, *counter));
-            }
-        }
-    }
-    let (place, _) = best?;
-    memory.counters[place as usize].1 -= total;
-    Some(place)
+    memory.advance(round, weight).or_else(|| memory.advance(round, |_| 1.0))
 }
 
-fn affinity(
-    model: &Model,
-    key: &[u8],
-    load_factor: f64,
-    candidates: &[Candidate],
-    spread: &mut Vec<u32>,
-) -> Option<Picked> {
-    /// Load of an endpoint that is no candidate.
-    const OUT: u32 = u32::MAX;
-    let first = candidates.first()?;
-    spread.clear();
-    spread.resize(model.endpoints.len(), OUT);
-    let mut total = 0u64;
-    for candidate in candidates {
-        spread[candidate.place as usize] = candidate.load.min(OUT - 1);
-        total += u64::from(candidate.load);
-    }
-    let bound = capacity(load_factor, total, candidates.len());
-    let load = |node: u32| spread.get(node as usize).copied().unwrap_or(OUT);
-    let placed = model.ring.walk(hash64(key), |node| load(node) != OUT, |node| u64::from(load(node)) < bound);
+fn affinity(round: &Round<'_>, load_factor: f64) -> Option<Picked> {
+    let (first, _) = round.candidates().next()?;
+    let (owner, bound) = affinity_terms(round, load_factor);
+    let load = |node: u32| round.loads.get(node as usize).copied().unwrap_or(OUT);
+    let placed = round.model.ring.walk(owner, |node| load(node) != OUT, |node| u64::from(load(node)) < bound);
     // A ring built from other endpoints than these would find none: then any candidate will do.
-    Some(placed.map_or(Picked { place: first.place, overflow: true }, |placed| Picked {
+    Some(placed.map_or(Picked { place: first, overflow: true }, |placed| Picked {
         place: placed.node,
         overflow: !placed.owner,
     }))
+}
+
+/// Where on the ring the request's key stands, and the load that an endpoint must be below.
+pub(super) fn affinity_terms(round: &Round<'_>, load_factor: f64) -> (u64, u64) {
+    let bound = capacity(load_factor, round.found.total, round.found.candidates as usize);
+    (hash64(round.request.prefix_key), bound)
 }
 
 /// A small, fast generator (SplitMix64). Decisions need spread, not secrecy.
@@ -226,39 +206,67 @@ impl Rng {
     }
 }
 
-/// What a shard remembers of a model between decisions.
-#[derive(Debug, Default)]
+/// What a shard remembers of a model between decisions, by place among its members.
+#[derive(Debug, Clone)]
 struct Memory {
-    /// Round robin: the id taken last.
-    last: Option<Arc<str>>,
-    /// Weighted: a counter for each endpoint, in the model's order.
-    counters: Vec<(Arc<str>, f64)>,
+    /// The members that places refer to.
+    members: Arc<[Arc<str>]>,
+    /// Round robin: the place after the one taken last.
+    next: u32,
+    /// Weighted: a counter for each member.
+    counters: Vec<f64>,
 }
 
 impl Memory {
-    /// Brings the counters into the model's order, keeping those of endpoints that are still there.
-    fn align(&mut self, model: &Model) {
-        let aligned = self.counters.len() == model.endpoints.len()
-            && self.counters.iter().zip(&model.endpoints).all(|((id, _), e)| Arc::ptr_eq(id, &e.id));
-        if aligned {
+    fn new() -> Memory {
+        Memory { members: Arc::new([]), next: 0, counters: Vec::new() }
+    }
+
+    /// Follows a change of the membership: by id, so that those who stay keep what they have.
+    fn align(&mut self, members: &Arc<[Arc<str>]>) {
+        if Arc::ptr_eq(&self.members, members) {
             return;
         }
-        let old: HashMap<Arc<str>, f64> = self.counters.drain(..).collect();
-        let counter = |id: &Arc<str>| old.get(id).copied().unwrap_or(0.0);
-        self.counters = model.endpoints.iter().map(|e| (Arc::clone(&e.id), counter(&e.id))).collect();
+        let last = (self.next as usize).checked_sub(1).and_then(|place| self.members.get(place));
+        let next = last.map_or(0, |last| members.partition_point(|id| id <= last));
+        self.next = u32::try_from(next).unwrap_or(0);
+        let old =
+            |id: &Arc<str>| self.members.binary_search(id).ok().and_then(|place| self.counters.get(place));
+        self.counters = members.iter().map(|id| old(id).copied().unwrap_or(0.0)).collect();
+        self.members = Arc::clone(members);
+    }
+
+    /// One step of smooth weighted round robin; `None`, with nothing changed, if no candidate has weight.
+    fn advance(&mut self, round: &Round<'_>, weight: impl Fn(u32) -> f64) -> Option<u32> {
+        let mut total = 0.0;
+        let mut best: Option<(u32, f64)> = None;
+        for (place, _) in round.candidates() {
+            let weight = weight(place);
+            if weight > 0.0 {
+                let counter = &mut self.counters[place as usize];
+                *counter += weight;
+                total += weight;
+                if best.is_none_or(|(_, most)| *counter > most) {
+                    best = Some((place, *counter));
+                }
+            }
+        }
+        let (place, _) = best?;
+        self.counters[place as usize] -= total;
+        Some(place)
     }
 }
 
 /// A shard's own state of choosing: random numbers, cursors, counters and scratch space. Never shared.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 pub struct PickState {
     rng: Rng,
     /// By model name.
     models: HashMap<Arc<str>, Memory>,
-    /// Scratch: candidates of the decision under way.
-    pub(super) candidates: Vec<Candidate>,
+    /// Scratch: scored candidates of the decision under way.
+    candidates: Vec<Candidate>,
     /// Scratch: loads by place among the model's endpoints.
-    spread: Vec<u32>,
+    pub(super) view: Vec<u32>,
 }
 
 impl PickState {
@@ -268,7 +276,7 @@ impl PickState {
             rng: Rng(mix64(seed ^ 0x9e37_79b9_7f4a_7c15)),
             models: HashMap::new(),
             candidates: Vec::new(),
-            spread: Vec::new(),
+            view: Vec::new(),
         }
     }
 
@@ -276,6 +284,8 @@ impl PickState {
         if self.models.len() >= MODELS_MAX && !self.models.contains_key(&*model.name) {
             self.models.clear();
         }
-        self.models.entry(Arc::clone(&model.name)).or_default()
+        let memory = self.models.entry(Arc::clone(&model.name)).or_insert_with(Memory::new);
+        memory.align(&model.members);
+        memory
     }
 }

@@ -1,7 +1,6 @@
-//! A named combination of filters, weighted scorers and a picker.
+//! A named combination of weighted scorers and a picker.
 
-use super::{FilterKind, PickerKind, Scorer, ScorerKind};
-use smallvec::{SmallVec, smallvec};
+use super::{PickerKind, Scorer, ScorerKind};
 use std::fmt;
 use std::sync::Arc;
 
@@ -10,8 +9,6 @@ use std::sync::Arc;
 pub struct Profile {
     /// Name; also the reason that its decisions carry.
     pub name: Arc<str>,
-    /// Applied in order.
-    pub filters: SmallVec<[FilterKind; 2]>,
     /// Scorers with their weights.
     pub scorers: Vec<(ScorerKind, f64)>,
     /// Takes one of the scored candidates.
@@ -81,13 +78,7 @@ impl Profile {
     }
 
     fn assemble(name: &str, scorers: Vec<(ScorerKind, f64)>, picker: PickerKind) -> Profile {
-        Profile {
-            name: name.into(),
-            filters: smallvec![FilterKind::Exclusion, FilterKind::Health],
-            scorers,
-            picker,
-            overflow_reason: "load".into(),
-        }
+        Profile { name: name.into(), scorers, picker, overflow_reason: "load".into() }
     }
 }
 

@@ -92,6 +92,18 @@ fn weighted_is_smooth() {
     assert_eq!(world.decide(b"", &[], 0).map(|d| d.1), Ok("weighted".into()));
 }
 
+/// Capacities 1 and 3 give big, big, small, big, twice; what an engine reports counts before what is configured.
+#[test]
+fn weighted_by_capacity() {
+    let mut world = World::policy(&[("small", 9.0), ("big", 0.0)], "weighted");
+    world.loads.set_kv_blocks(world.slot("small"), 1);
+    world.loads.set_kv_blocks(world.slot("big"), 3);
+    assert_eq!(world.picks(8), "big big small big big big small big");
+    let mut world = World::policy(&[("silent", 2.0), ("told", 9.0)], "weighted");
+    world.loads.set_kv_blocks(world.slot("told"), 1);
+    assert_eq!(world.picks(6), "silent told silent silent told silent");
+}
+
 #[test]
 fn weight_zero_is_for_emergencies() {
     let mut world = World::policy(&[("a", 0.0), ("b", 1.0), ("c", 0.0)], "weighted");
@@ -124,7 +136,129 @@ fn round_robin_is_exact_and_skips() {
 }
 
 #[test]
-fn affinity_keeps_prefixes_together() {
+fn sequences_follow_a_change_of_the_membership() {
+    let members = |world: &World, keep: &[&str]| -> Vec<Arc<Endpoint>> {
+        let kept = |e: &&Arc<Endpoint>| keep.contains(&&*e.id);
+        world.model.endpoints.iter().filter(kept).cloned().collect()
+    };
+    let mut world = World::picker(&["a", "b", "c", "d"], "round-robin");
+    let all = world.model.endpoints.clone();
+    let mut publish = |world: &mut World, endpoints: Vec<Arc<Endpoint>>| {
+        world.model = Model::new("m", endpoints, Arc::clone(&world.model.profile), 0, Some(&world.model));
+    };
+    assert_eq!(world.picks(2), "a b");
+    let fewer = members(&world, &["a", "c", "d"]);
+    publish(&mut world, fewer);
+    assert_eq!(world.picks(2), "c d", "the one taken last is gone: on from its place");
+    publish(&mut world, all.clone());
+    assert_eq!(world.picks(3), "a b c");
+    let fewer = members(&world, &["a", "b"]);
+    publish(&mut world, fewer);
+    assert_eq!(world.picks(2), "a b", "nothing after it: from the beginning");
+
+    let mut world = World::policy(&[("a", 1.0), ("b", 1.0), ("c", 2.0)], "weighted");
+    let all = world.model.endpoints.clone();
+    assert_eq!(world.picks(2), "c a");
+    let fewer = members(&world, &["b", "c"]);
+    publish(&mut world, fewer);
+    assert_eq!(world.picks(1), "b", "b had waited, and still has");
+    publish(&mut world, all);
+    assert_eq!(world.picks(1), "c");
+}
+
+#[test]
+fn draining_endpoints_get_nothing_new() {
+    for policy in ["affinity", "weighted", "least_outstanding"] {
+        let mut world = World::policy(&ABC, policy);
+        world.loads.drain(world.slot("a"), 100);
+        world.loads.set_leaving(world.slot("b"), true);
+        assert_eq!(world.picks(3), "c c c", "{policy}");
+        assert_eq!(world.decide(b"", &["c"], 0), Err(NoEndpoint::Draining));
+        world.loads.mark_busy(world.slot("c"), 50, 0);
+        assert_eq!(world.decide(b"", &[], 0), Err(NoEndpoint::Unavailable { retry_at: 50, busy: true }));
+        world.loads.undrain(world.slot("b"));
+        assert_eq!(world.decide(b"", &["c"], 0), Err(NoEndpoint::Draining), "it says so itself");
+        world.loads.set_leaving(world.slot("b"), false);
+        assert_eq!(world.pick(&[]), "b");
+        world.loads.undrain(world.slot("a"));
+        assert_eq!(world.pick(&["b"]), "a");
+    }
+}
+
+#[test]
+fn explanations_tell_each_step() {
+    let mut world = World::policy(&ABC, "affinity");
+    world.load("a", 2);
+    world.loads.set_queue_depth(world.slot("a"), 3);
+    world.loads.set_kv_blocks(world.slot("b"), 7);
+    world.loads.mark_failed(world.slot("b"), 10);
+    world.loads.drain(world.slot("c"), 10);
+    let exclude = [world.slot("a")];
+    let request = Request { request_id: "r", prefix_key: b"k", exclude: &exclude };
+    let told = explain(&world.model, &request, &world.loads, 5, &world.state);
+    let verdicts = |id: &str| {
+        let one = told.endpoints.iter().find(|e| &*e.endpoint.id == id).expect("known");
+        (one.filters.iter().map(|(_, keeps)| *keeps).collect::<Vec<_>>(), one.candidate)
+    };
+    assert_eq!(verdicts("a"), (vec![false, true, true], false));
+    assert_eq!(verdicts("b"), (vec![true, true, false], false));
+    assert_eq!(verdicts("c"), (vec![true, false, true], false));
+    let a = &told.endpoints[0];
+    assert_eq!((a.inflight, a.queue_depth, a.load, a.weight), (2, 3, 5, 1.0));
+    assert!((told.endpoints[1].weight - 7.0).abs() < 1e-9 && told.affinity.is_none());
+    assert_eq!(told.pick, Err(NoEndpoint::Unavailable { retry_at: 10, busy: false }));
+    let names: Vec<&str> = a.filters.iter().map(|(name, _)| *name).collect();
+    assert_eq!(
+        (names, told.picker, &*told.profile),
+        (vec!["exclusion", "draining", "health"], "affinity", "affinity")
+    );
+
+    world.loads.undrain(world.slot("c"));
+    let request = Request { exclude: &[], ..request };
+    let told = explain(&world.model, &request, &world.loads, 10, &world.state);
+    let affinity = told.affinity.expect("there are candidates");
+    assert_eq!((affinity.hash, affinity.capacity), (crate::ring::hash64(b"k"), 3), "ceil(1.25 * 6 / 3)");
+    let (endpoint, reason) = told.pick.expect("there are candidates");
+    assert_eq!(affinity.owner.as_ref() == Some(&endpoint), &*reason == "affinity");
+
+    let mut world = World::picker(&["a", "b"], "max-score");
+    world.load("a", 1);
+    let told = explain(&world.model, &request, &world.loads, 0, &world.state);
+    let shown: Vec<_> =
+        told.endpoints.iter().map(|e| (e.scores[0].scorer, e.scores[0].value, e.score)).collect();
+    assert_eq!(shown, [("inflight", 0.0, 0.0), ("inflight", 1.0, 1.0)]);
+    assert_eq!((told.certainty.name(), told.pick.map(|p| p.0.to_string())), ("random", Ok("b".to_owned())));
+}
+
+#[test]
+fn a_route_is_explained_from_its_name() {
+    use crate::snapshot::{BackendSpec, RouteSpec, RouteTable, Settings, Snapshot};
+    let world = World::policy(&ABC, "least_outstanding");
+    let spec = RouteSpec {
+        model: "smol".into(),
+        aliases: vec!["default".into()],
+        backends: vec![BackendSpec { served_model: "m".into(), weight: 1.0 }],
+        priority: Some(3),
+        ..RouteSpec::default()
+    };
+    let endpoints = world.model.endpoints.clone();
+    let models = [("m".into(), Arc::new(world.model))].into_iter().collect();
+    let mut snapshot = Snapshot::new(1, models, endpoints, Arc::new(Settings::default()));
+    snapshot.routes = Arc::new(RouteTable::new([spec].into()).expect("valid"));
+    let ask = |name: &str| explain_route(&snapshot, &world.loads, name, Prompt::Chat("hi"), "r", 0);
+    let told = ask("default").expect("an alias");
+    assert_eq!((&*told.name, &*told.served_model, told.priority, told.routed), ("smol", "m", 3, true));
+    assert_eq!(told.decision.pick, Ok(("a".into(), "least_outstanding".into())));
+    let told = ask("m").expect("a model is its own route");
+    assert_eq!((&*told.name, told.priority, told.routed), ("m", 0, false));
+    assert!(ask("stranger").is_none());
+    assert_eq!(Prompt::Chat("hi").key(), b"user\nhi\n");
+    assert_eq!(Prompt::Completion(&"x".repeat(65)).key(), b"x".repeat(64));
+    assert_eq!(Prompt::None.key(), b"");
+}
+
+#[test]
+fn affinity_keeps_prefix_together() {
     let ids = [("w0", 1.0), ("w1", 1.0), ("w2", 1.0), ("w3", 1.0)];
     let mut world = World::policy(&ids, "affinity");
     let (owner, reason) = world.decide(b"system\nS\n", &[], 0).expect("an endpoint");
@@ -229,6 +363,59 @@ fn a_ring_is_rebuilt_only_for_other_members() {
 }
 
 proptest! {
+    /// Asking changes nothing: the decision after it is the one that was told, and the sequence goes on as if nobody
+    /// had asked. The filters, one by one, agree with the pass that applies them all.
+    #[test]
+    fn explaining_tells_the_next_decision(
+        kind in 0usize..6,
+        endpoints in prop::collection::vec((0u32..4, 0u8..6, any::<bool>(), 0.0..2.0f64, 0u32..3), 1..9),
+        seed in any::<u64>(),
+    ) {
+        let profile = match kind {
+            0..3 => Profile::builder("p").picker(PickerKind::CONFIGURABLE[kind]).expect("known").build(),
+            _ => Profile::from_policy(["affinity", "weighted", "least_outstanding"][kind - 3], 1.25).expect("known"),
+        };
+        let ids: Vec<String> = (0..endpoints.len()).map(|i| format!("e{i:02}")).collect();
+        let list: Vec<(&str, f64)> = ids.iter().zip(&endpoints).map(|(id, e)| (id.as_str(), e.3)).collect();
+        let mut world = World::new(&list, profile);
+        world.state = PickState::new(seed);
+        let mut exclude = Vec::new();
+        for (id, (load, health, excluded, _, blocks)) in ids.iter().zip(&endpoints) {
+            let slot = world.slot(id);
+            world.load(id, *load);
+            world.loads.set_kv_blocks(slot, *blocks);
+            match health {
+                0 => world.loads.mark_failed(slot, 100),
+                1 => world.loads.mark_busy(slot, 100, 0),
+                2 => world.loads.drain(slot, 100),
+                // Over by now.
+                3 => world.loads.mark_failed(slot, 50),
+                _ => {}
+            }
+            if *excluded {
+                exclude.push(slot);
+            }
+        }
+        let mut unasked = world.state.clone();
+        for i in 0..6u8 {
+            let request = Request { request_id: "r", prefix_key: &[i], exclude: &exclude };
+            let told = explain(&world.model, &request, &world.loads, 50, &world.state);
+            let told_again = explain(&world.model, &request, &world.loads, 50, &world.state);
+            let as_pick = |d: Result<Decision, NoEndpoint>| d.map(|d| (Arc::clone(&d.endpoint.id), d.reason));
+            let decided = as_pick(decide(&world.model, &request, &world.loads, 50, &mut world.state));
+            let without = as_pick(decide(&world.model, &request, &world.loads, 50, &mut unasked));
+            prop_assert_eq!(&told.pick, &decided);
+            prop_assert_eq!(&told_again.pick, &decided);
+            prop_assert_eq!(&without, &decided);
+            let candidates = told.endpoints.iter().filter(|e| e.candidate).count();
+            prop_assert_eq!(candidates == 0, decided.is_err());
+            if let Ok((id, _)) = &decided {
+                let picked = told.endpoints.iter().find(|e| e.endpoint.id == *id);
+                prop_assert!(picked.is_some_and(|e| e.candidate));
+            }
+        }
+    }
+
     /// Whatever the state of the world, no picker takes an endpoint that is excluded or in cooldown, and each finds one
     /// if there is one.
     #[test]
