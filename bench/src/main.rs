@@ -4,11 +4,13 @@
 //! * no argument: micro-benchmarks, nanoseconds a call
 //! * `callgrind NAME COUNT`: calls one of their bodies, for counting instructions; `callgrind` alone lists the names
 //! * `load PLAN`: engines and load of a side-by-side run
+//! * `shards`: what a request costs beside other shards
 #![allow(clippy::disallowed_methods)] // it measures time
 
 mod cases;
 mod load;
 mod micro;
+mod scaling;
 
 use std::process::ExitCode;
 
@@ -27,7 +29,8 @@ fn main() -> ExitCode {
         }
         ["callgrind", name, count] => micro::call(name, count),
         ["load", plan] => load::run(plan),
-        _ => Err("usage: llmgw-bench [callgrind [NAME COUNT] | load PLAN]".to_owned()),
+        ["shards"] => scaling::run(),
+        _ => Err("usage: llmgw-bench [callgrind [NAME COUNT] | load PLAN | shards]".to_owned()),
     };
     match done {
         Ok(()) => ExitCode::SUCCESS,

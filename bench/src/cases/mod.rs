@@ -6,6 +6,8 @@
 mod shard;
 mod stub;
 
+pub use shard::side_by_side;
+
 use llmgw_dataplane::http1::{Chunk, Decoder, HeadLimits, find_head_end, parse_request, parse_response};
 use llmgw_dataplane::sse::{EventKind, Framer, Piece, parse_event};
 use llmgw_routing::load::LoadTable;

@@ -19,21 +19,30 @@ struct Rig {
     client: Option<Token>,
 }
 
+/// What `shards` shards share: one model on `count` endpoints.
+fn world(shards: usize, count: u16) -> Arc<Shared<()>> {
+    let loads = LoadTable::new(u32::from(count.max(4)));
+    let endpoints = endpoints(&loads, count);
+    let profile = Arc::new(Profile::from_policy("affinity", 1.25).expect("affinity is a policy"));
+    let model = Arc::new(Model::new("m", endpoints.clone(), profile, 1, None));
+    let settings = Arc::new(Settings::default());
+    let budget = RetryBudget::new(settings.retry_budget);
+    let models = [(Box::<str>::from("m"), model)].into_iter().collect();
+    let snapshot = Arc::new(Snapshot::new(1, models, endpoints, settings));
+    Arc::new(Shared::new(snapshot, loads, budget, shards))
+}
+
 impl Rig {
     fn new() -> Self {
-        let loads = LoadTable::new(4);
-        let endpoints = endpoints(&loads, 1);
-        let profile = Arc::new(Profile::from_policy("affinity", 1.25).expect("affinity is a policy"));
-        let model = Arc::new(Model::new("m", endpoints.clone(), profile, 1, None));
-        let settings = Arc::new(Settings::default());
-        let budget = RetryBudget::new(settings.retry_budget);
-        let models = [(Box::<str>::from("m"), model)].into_iter().collect();
-        let snapshot = Arc::new(Snapshot::new(1, models, endpoints, settings));
-        let shared = Arc::new(Shared::new(snapshot, loads, budget, 1));
+        Rig::join(&world(1, 1), 0)
+    }
+
+    /// Shard `id` of a world.
+    fn join(shared: &Arc<Shared<()>>, id: usize) -> Self {
         let (producer, records) = record_ring();
         let mut driver = StubDriver::default();
         driver.events.push_back(Event::Accepted { socket: (), peer: IpAddr::V4(Ipv4Addr::LOCALHOST) });
-        let mut shard = Shard::new(0, driver, shared, producer, 1);
+        let mut shard = Shard::new(id, driver, Arc::clone(shared), producer, 1);
         shard.turn();
         let client = shard.driver_mut().client;
         Rig { shard, records, client }
@@ -134,4 +143,21 @@ pub fn relay_event() -> Call {
         rig.answer(&event);
         assert!(rig.shard.driver_mut().sent >= before + EVENT.len(), "an event was not relayed");
     })
+}
+
+/// A call of `request_json` for each of `shards` shards that share a world of three endpoints, each to be made on a
+/// thread of its own.
+pub fn side_by_side(shards: usize) -> Vec<Box<dyn FnOnce() -> Call + Send>> {
+    let world = world(shards, 3);
+    let make = |id: usize| {
+        let world = Arc::clone(&world);
+        let make: Box<dyn FnOnce() -> Call + Send> = Box::new(move || {
+            let (mut rig, request, answer) = (Rig::join(&world, id), request(false), json_answer());
+            // Warm connections to all endpoints.
+            (0..16).for_each(|_| rig.exchange(&request, &answer));
+            Box::new(move || rig.exchange(&request, &answer))
+        });
+        make
+    };
+    (0..shards).map(make).collect()
 }

@@ -1,6 +1,7 @@
 //! A driver that does nothing: events are put into it, what is sent is dropped. What remains is the shard's own cost.
 
 use llmgw_dataplane::driver::{Bell, Driver, Event, SendError, Token};
+use llmgw_dataplane::slab::{Kind, kind_of};
 use llmgw_routing::Nanos;
 use std::collections::VecDeque;
 use std::io::IoSlice;
@@ -21,7 +22,7 @@ pub struct StubDriver {
     pub events: VecDeque<Event<(), Bytes>>,
     /// The connection adopted last.
     pub client: Option<Token>,
-    /// The connection begun last.
+    /// The engine's connection used last.
     pub upstream: Option<Token>,
     /// Bytes sent.
     pub sent: usize,
@@ -66,9 +67,12 @@ impl Driver for StubDriver {
         self.upstream = Some(token);
         self.events.push_back(Event::Connected(token));
     }
-    fn send(&mut self, _token: Token, bufs: &[IoSlice<'_>]) -> Result<usize, SendError> {
+    fn send(&mut self, token: Token, bufs: &[IoSlice<'_>]) -> Result<usize, SendError> {
         let taken = bufs.iter().map(|buf| buf.len()).sum();
         self.sent += taken;
+        if kind_of(token) == Kind::Upstream {
+            self.upstream = Some(token);
+        }
         Ok(taken)
     }
     fn pause(&mut self, _token: Token) {}

@@ -27,6 +27,8 @@ pub enum What {
         #[arg(long, value_name = "N", default_value_t = 72)]
         seconds: u64,
     },
+    /// A request's cost on one shard, and on as many as there are cores
+    Shards,
     /// Both drivers side by side with nginx and HAProxy, in CPU time and memory
     Peers(PeersArgs),
 }
@@ -57,6 +59,9 @@ pub struct PeersArgs {
     /// Milliseconds a slice [default: 250; quick: 100]
     #[arg(long, value_name = "MS")]
     slice_ms: Option<u64>,
+    /// Take only these measures: idle, saturated, paced, third, events_200, events_40, large
+    #[arg(long, value_name = "NAME", value_delimiter = ',')]
+    only: Vec<String>,
     /// Requests a second of the fixed rate, where the machine can do so much
     #[arg(long, value_name = "N", default_value_t = 12_000)]
     rate: u32,
@@ -78,6 +83,7 @@ pub struct PeersArgs {
 pub fn run(what: Option<What>) -> Outcome {
     match what.unwrap_or(What::Micro) {
         What::Micro => proc::run(cargo().args(["run", "--release", "-p", "llmgw-bench"])),
+        What::Shards => proc::run(cargo().args(["run", "--release", "-p", "llmgw-bench", "shards"])),
         What::Counts(args) => counts::run(&args),
         What::Overhead { seconds } => overhead::run(seconds),
         What::Peers(args) => peers::run(&args),
