@@ -12,6 +12,18 @@ use std::sync::Arc;
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct RequestId(SmallVec<[u8; 32]>);
 
+/// The two digits of each byte.
+const HEX: [[u8; 2]; 256] = {
+    const DIGITS: &[u8; 16] = b"0123456789abcdef";
+    let mut table = [[0; 2]; 256];
+    let mut byte = 0;
+    while byte < 256 {
+        table[byte] = [DIGITS[byte >> 4], DIGITS[byte & 15]];
+        byte += 1;
+    }
+    table
+};
+
 impl RequestId {
     /// Longest id taken from a client.
     pub const MAX: usize = 128;
@@ -24,14 +36,12 @@ impl RequestId {
 
     /// Makes one from two random halves.
     pub fn make(high: u64, low: u64) -> Self {
-        let mut bytes = SmallVec::from_slice(b"req-");
-        for half in [high, low >> 32] {
-            let digits = if half == high { 16 } else { 8 };
-            for shift in (0..digits).rev() {
-                bytes.push(b"0123456789abcdef"[(half >> (4 * shift) & 15) as usize]);
-            }
+        let mut id = *b"req-000000000000000000000000";
+        let random = u128::from(high) << 64 | u128::from(low);
+        for (digits, byte) in id[4..].chunks_exact_mut(2).zip(random.to_be_bytes()) {
+            digits.copy_from_slice(&HEX[usize::from(byte)]);
         }
-        RequestId(bytes)
+        RequestId(SmallVec::from_slice(&id))
     }
 
     /// The id's text.
