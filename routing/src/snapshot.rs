@@ -212,6 +212,7 @@ pub struct Settings {
     pub buffered_total: usize,
     /// `true`: a client's FIN after its request aborts it.
     pub half_close_abort: bool,
+    pub busy_poll: Nanos,
     pub timeout_header: Nanos,
     pub timeout_idle: Nanos,
     pub timeout_body_idle: Nanos,
@@ -257,6 +258,7 @@ impl Default for Settings {
             max_json_depth: 64,
             buffered_total: 1 << 30,
             half_close_abort: true,
+            busy_poll: 0,
             timeout_header: 10 * SECOND,
             timeout_idle: 75 * SECOND,
             timeout_body_idle: 30 * SECOND,

@@ -139,6 +139,7 @@ impl Config {
             max_json_depth: u16::try_from(limits.max_json_depth).unwrap_or(u16::MAX),
             buffered_total: to_usize(limits.buffered_total),
             half_close_abort: limits.half_close == HalfClose::Abort,
+            busy_poll: nanos(self.busy_poll),
             timeout_header: nanos(timeouts.header),
             timeout_idle: nanos(timeouts.idle),
             timeout_body_idle: nanos(timeouts.body_idle),

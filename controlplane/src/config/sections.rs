@@ -10,6 +10,8 @@ use std::time::Duration;
 
 const MS: Duration = Duration::from_millis(1);
 const SECOND: Duration = Duration::from_secs(1);
+/// Longest `busy_poll`: beyond it a shard would hardly ever sleep.
+const BUSY_POLL_MAX: Duration = Duration::from_millis(10);
 /// Longest duration that any key takes.
 const DAY: Duration = Duration::from_secs(86_400);
 const KIB: u64 = 1 << 10;
@@ -46,6 +48,7 @@ pub fn root(notes: &Notes, node: &Node) -> Config {
     let drivers =
         &[("auto", DriverChoice::Auto), ("io_uring", DriverChoice::IoUring), ("epoll", DriverChoice::Epoll)];
     let driver = t.value("driver", DriverChoice::Auto, word(drivers));
+    let busy_poll = t.value("busy_poll", Duration::ZERO, duration(Duration::ZERO, BUSY_POLL_MAX));
     let config = Config {
         listen,
         admin_listen,
@@ -54,6 +57,7 @@ pub fn root(notes: &Notes, node: &Node) -> Config {
         agent_listen,
         shards: usize::try_from(shards).unwrap_or_default(),
         driver,
+        busy_poll,
         log: log(t.table("log")),
         auth: auth(&mut t, &addresses),
         admin: admin(t.table("admin")),

@@ -284,7 +284,7 @@ fn defaults_are_the_documented_ones() {
     let expected =
         ["127.0.0.1:8080", "127.0.0.1:9090", "127.0.0.1:9464", "127.0.0.1:50060", "127.0.0.1:7443"];
     assert_eq!(listeners.map(|l| l.to_string()), expected);
-    assert_eq!((c.shards, c.driver), (0, DriverChoice::Auto));
+    assert_eq!((c.shards, c.driver, c.busy_poll), (0, DriverChoice::Auto, Duration::ZERO));
     assert_eq!((c.log.level, c.log.format, c.log.access), (Level::Info, LogFormat::Text, true));
     assert_eq!(c.admin.token_env, "LLMGW_ADMIN_TOKEN");
     assert!(matches!(&c.store, Store::Path(path) if path.as_os_str() == "./llmgw-data"));
@@ -451,13 +451,14 @@ fn an_empty_variable_is_a_value_like_any_other() {
 // === units, descriptors, reload ===
 
 #[rstest]
-#[case("250ms", 250)]
-#[case("2s", 2_000)]
-#[case("5m", 300_000)]
-#[case("1h", 3_600_000)]
-fn durations_read_and_print(#[case] text: &str, #[case] ms: u64) {
+#[case("50us", 50)]
+#[case("250ms", 250_000)]
+#[case("2s", 2_000_000)]
+#[case("5m", 300_000_000)]
+#[case("1h", 3_600_000_000)]
+fn durations_read_and_print(#[case] text: &str, #[case] us: u64) {
     let duration = super::parse_duration(text).unwrap();
-    assert_eq!(duration, Duration::from_millis(ms));
+    assert_eq!(duration, Duration::from_micros(us));
     assert_eq!(super::show_duration(duration), text);
 }
 

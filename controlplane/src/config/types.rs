@@ -19,6 +19,7 @@ pub struct Config {
     /// 0: one a core the process may use.
     pub shards: usize,
     pub driver: DriverChoice,
+    pub busy_poll: Duration,
     pub log: Log,
     pub auth: Auth,
     pub admin: Admin,

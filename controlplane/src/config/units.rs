@@ -1,8 +1,10 @@
-//! Durations and sizes as text: `250ms`, `2s`, `5m`, `1h`; `32MiB`, `4096`.
+//! Durations and sizes as text: `50us`, `250ms`, `2s`, `5m`, `1h`; `32MiB`, `4096`.
 
 use std::time::Duration;
 
-const DURATIONS: [(&str, u64); 4] = [("ms", 1), ("s", 1_000), ("m", 60_000), ("h", 3_600_000)];
+/// In microseconds.
+const DURATIONS: [(&str, u64); 5] =
+    [("us", 1), ("ms", 1_000), ("s", 1_000_000), ("m", 60_000_000), ("h", 3_600_000_000)];
 const SIZES: [(&str, u64); 5] = [("", 1), ("B", 1), ("KiB", 1 << 10), ("MiB", 1 << 20), ("GiB", 1 << 30)];
 
 fn split(text: &str) -> (&str, &str) {
@@ -18,8 +20,8 @@ fn scaled(text: &str, units: &[(&str, u64)]) -> Option<u64> {
 
 /// Parses a duration; the unit is required.
 pub fn parse_duration(text: &str) -> Result<Duration, String> {
-    if let Some(ms) = scaled(text, &DURATIONS) {
-        return Ok(Duration::from_millis(ms));
+    if let Some(us) = scaled(text, &DURATIONS) {
+        return Ok(Duration::from_micros(us));
     }
     let bare = !text.is_empty() && text.bytes().all(|b| b.is_ascii_digit());
     Err(match bare {
@@ -56,10 +58,10 @@ pub fn parse_size(text: &str) -> Result<u64, String> {
 
 /// A duration as the configuration writes it, in its largest whole unit.
 pub fn show_duration(duration: Duration) -> String {
-    let ms = duration.as_millis();
-    let unit = DURATIONS.iter().rev().find(|(_, scale)| ms != 0 && ms.is_multiple_of(u128::from(*scale)));
+    let us = duration.as_micros();
+    let unit = DURATIONS.iter().rev().find(|(_, scale)| us != 0 && us.is_multiple_of(u128::from(*scale)));
     match unit {
-        Some((name, scale)) => format!("{}{name}", ms / u128::from(*scale)),
+        Some((name, scale)) => format!("{}{name}", us / u128::from(*scale)),
         None => "0s".into(),
     }
 }

@@ -107,6 +107,8 @@ pub struct Shard<D: Driver> {
     later: Vec<Token>,
     /// Clients waiting for body memory.
     starved: Vec<Token>,
+    /// Until then an idle shard goes on looking instead of sleeping.
+    busy_until: Nanos,
     stop: Stop,
     stop_at: Nanos,
 }
@@ -147,6 +149,7 @@ impl<D: Driver> Shard<D> {
             ready: Vec::new(),
             later: Vec::new(),
             starved: Vec::new(),
+            busy_until: 0,
             stop: Stop::No,
             stop_at: NEVER,
             shared,
@@ -160,7 +163,8 @@ impl<D: Driver> Shard<D> {
 
     /// One turn of the loop; `false` when the shard has stopped.
     pub fn turn(&mut self) -> bool {
-        self.driver.poll(self.next_deadline());
+        let deadline = if self.busy_until > self.now { Some(self.now) } else { self.next_deadline() };
+        self.driver.poll(deadline);
         self.now = self.driver.now();
         self.stats().wakeups.add(1);
         let mut events = 0;
@@ -168,6 +172,9 @@ impl<D: Driver> Shard<D> {
             events += 1;
             self.handle(event);
             self.serve_ready();
+        }
+        if events > 0 && self.current.busy_poll > 0 {
+            self.busy_until = self.now + self.current.busy_poll;
         }
         self.fire_timers();
         self.retry_starved();
