@@ -39,6 +39,8 @@ pub const ALL: &[&str] = &[
     "idle_upstream_closed",
     "interim_head",
     "keep_alive_comment",
+    "known_answer",
+    "known_request",
     "lost_before_first_byte",
     "malformed_head",
     "model_not_found",

@@ -8,6 +8,7 @@
 pub mod chunked;
 mod fields;
 pub mod head;
+pub mod memo;
 pub mod request;
 pub mod response;
 mod target;

@@ -3,6 +3,7 @@
 mod chunked;
 mod engines;
 mod head;
+mod memo;
 mod request;
 mod response;
 mod write;

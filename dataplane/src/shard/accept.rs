@@ -4,6 +4,7 @@ use super::{Client, ClientState, Shard};
 use crate::buffers::OutBuf;
 use crate::driver::{Driver, Token};
 use crate::error::ApiError;
+use crate::http1::memo::Place;
 use crate::shared::Stop;
 use crate::timer::NEVER;
 use std::net::IpAddr;
@@ -97,6 +98,7 @@ impl<D: Driver> Shard<D> {
             starved: false,
             yielded: false,
             fin: false,
+            place: Place::default(),
             exchange: None,
         };
         let token = self.clients.insert(Box::new(client));

@@ -4,6 +4,7 @@ use super::{ClientState, Shard};
 use crate::driver::{Driver, Token};
 use crate::error::ApiError;
 use crate::exchange::{Body, BodyFraming, Exchange, Reply};
+use crate::http1::memo::{self, Varying};
 use crate::http1::write::{forward_request_header, put_header};
 use crate::http1::{
     Chunk, HeadLimits, Method, RequestBody, RequestHead, find_head_end, head_over_limit, parse_request,
@@ -71,6 +72,9 @@ impl<D: Driver> Shard<D> {
     }
 
     fn consume_head(&mut self, token: Token, bytes: &[u8]) -> usize {
+        if let Some(used) = self.begin_known(token, bytes) {
+            return used;
+        }
         let settings = Arc::clone(self.settings());
         let Some(client) = self.clients.get_mut(token) else { return 0 };
         let end = match find_head_end(bytes, client.scanned) {
@@ -90,7 +94,10 @@ impl<D: Driver> Shard<D> {
         client.scanned = 0;
         let limits = HeadLimits { max_headers: settings.max_headers };
         match parse_request(&bytes[..end], &limits) {
-            Ok(head) => self.begin(token, &head, &settings),
+            Ok(head) => {
+                self.remember(token, &bytes[..end], &head, &settings);
+                self.begin(token, &head, &settings);
+            }
             Err(error) => {
                 crate::mark!(bad_head);
                 self.reject_head(token, &ApiError::bad_request(error.status(), error.to_string()));
@@ -107,11 +114,25 @@ impl<D: Driver> Shard<D> {
 
     /// A valid head: start the exchange, or answer at once what needs no body.
     fn begin(&mut self, token: Token, head: &RequestHead<'_>, settings: &Arc<Settings>) {
-        let exchange = self.exchange_for(head, settings);
-        let keep_alive = exchange.keep_alive;
-        let surface = exchange.surface;
+        let surface = surface_of(head.path);
+        let mut forward = self.spares.take();
+        forwarded(head, false, &mut forward);
+        self.open(
+            token,
+            settings,
+            Opening {
+                request_id: head.headers.get("x-request-id"),
+                traceparent: head.headers.get("traceparent"),
+                surface,
+                http11: head.http11,
+                keep_alive: head.keep_alive,
+                body: head.body,
+                forward,
+                cors: super::local::cors_headers(&settings.cors, head),
+            },
+        );
+        let keep_alive = head.keep_alive;
         let Some(client) = self.clients.get_mut(token) else { return };
-        client.exchange = Some(exchange);
         if surface == Surface::Local || head.method != Method::Post {
             // A body that nobody asked for is not read: the connection ends after the answer.
             let close = !head.body.is_empty();
@@ -122,11 +143,7 @@ impl<D: Driver> Shard<D> {
             self.answer_local(token, head);
             return;
         }
-        if let RequestBody::Sized(size) = head.body
-            && size > settings.max_body as u64
-        {
-            crate::mark!(body_too_large);
-            self.reject_close(token, &ApiError::too_large(settings.max_body));
+        if self.too_large(token, head.body, settings.max_body) {
             return;
         }
         if let Some(coding) = head.headers.get("content-encoding")
@@ -136,54 +153,129 @@ impl<D: Driver> Shard<D> {
             self.reject_close(token, &ApiError::bad_request(415, message));
             return;
         }
-        client.state = ClientState::Body;
-        client.since = self.now;
-        let complete = matches!(head.body, RequestBody::None | RequestBody::Sized(0));
-        if head.expect_continue && !complete {
+        if head.expect_continue && !head.body.is_empty() {
             crate::mark!(expect_continue);
             if !self.send(token, &[IoSlice::new(CONTINUE)]) {
                 return;
             }
         }
-        if complete {
+        self.await_body(token, head.body);
+    }
+
+    fn await_body(&mut self, token: Token, body: RequestBody) {
+        let Some(client) = self.clients.get_mut(token) else { return };
+        client.state = ClientState::Body;
+        client.since = self.now;
+        if body.is_empty() {
             self.body_complete(token);
         } else {
             self.arm_client(token);
         }
     }
 
-    fn exchange_for(&mut self, head: &RequestHead<'_>, settings: &Arc<Settings>) -> Box<Exchange> {
+    fn too_large(&mut self, token: Token, body: RequestBody, limit: usize) -> bool {
+        let too_large = matches!(body, RequestBody::Sized(size) if size > limit as u64);
+        if too_large {
+            crate::mark!(body_too_large);
+            self.reject_close(token, &ApiError::too_large(limit));
+        }
+        too_large
+    }
+
+    /// A head that was met before: starts the exchange without parsing it. Returns bytes used.
+    fn begin_known(&mut self, token: Token, bytes: &[u8]) -> Option<usize> {
+        let client = self.clients.get_mut(token)?;
+        let hit = self.requests.find(&mut client.place, bytes)?;
+        if hit.end > self.current.max_header {
+            return None;
+        }
+        crate::mark!(known_request);
+        client.scanned = 0;
+        let known = hit.facts;
+        let mut opening = Opening {
+            request_id: None,
+            traceparent: None,
+            surface: known.surface,
+            http11: known.http11,
+            keep_alive: known.keep_alive,
+            body: hit.length().map_or(known.body, RequestBody::Sized),
+            forward: self.spares.take(),
+            cors: known.cors.to_vec(),
+        };
+        opening.forward.extend_from_slice(&known.forward);
+        for (varying, value) in &hit.values {
+            match *varying {
+                Varying::RequestId => opening.request_id = Some(value),
+                Varying::Passing(name) => {
+                    if name == "traceparent" {
+                        opening.traceparent = Some(value);
+                    }
+                    put_header(&mut opening.forward, name, value);
+                }
+                Varying::Length | Varying::Ignored => {}
+            }
+        }
+        let (end, body) = (hit.end, opening.body);
+        let settings = Arc::clone(&self.current);
+        self.open(token, &settings, opening);
+        if !self.too_large(token, body, settings.max_body) {
+            self.await_body(token, body);
+        }
+        Some(end)
+    }
+
+    /// Remembers the head of a request for an engine, if nothing about it is out of the ordinary.
+    fn remember(&mut self, token: Token, bytes: &[u8], head: &RequestHead<'_>, settings: &Settings) {
+        let Some(client) = self.clients.get_mut(token) else { return };
+        let surface = surface_of(head.path);
+        let ordinary = surface != Surface::Local
+            && head.method == Method::Post
+            && head.connection.is_empty()
+            && ["expect", "content-encoding"].iter().all(|name| head.headers.get(name).is_none());
+        // Of an odd form: not cut out, and so not passed on from there.
+        let odd =
+            |(name, value): (&str, &[u8])| passing(name).is_some() && !memo::plain(Varying::Ignored, value);
+        let odd = head.headers.iter().any(odd);
+        if !ordinary || odd {
+            return;
+        }
+        let (mut forward, cors) = (Vec::new(), super::local::cors_headers(&settings.cors, head));
+        forwarded(head, true, &mut forward);
+        let known = KnownRequest {
+            surface,
+            http11: head.http11,
+            keep_alive: head.keep_alive,
+            body: head.body,
+            forward: forward.into(),
+            cors: cors.into(),
+        };
+        self.requests.put(&mut client.place, bytes, &head.headers, memo::REQUEST, known);
+    }
+
+    /// Starts the exchange.
+    fn open(&mut self, token: Token, settings: &Arc<Settings>, opening: Opening<'_>) {
         let (started, started_wall) = (self.now, self.driver.wall());
-        let request_id = head
-            .headers
-            .get("x-request-id")
+        let request_id = opening
+            .request_id
             .and_then(RequestId::from_client)
             .unwrap_or_else(|| RequestId::make(self.rng.u64(..), self.rng.u64(..)));
-        let traceparent = head.headers.get("traceparent").and_then(trace_context);
-        let framing = match head.body {
+        let traceparent = opening.traceparent.and_then(trace_context);
+        let framing = match opening.body {
             RequestBody::None => BodyFraming::Complete,
             RequestBody::Sized(size) => BodyFraming::Sized(size),
             RequestBody::Chunked => BodyFraming::Chunked(Box::default()),
         };
-        let surface = match head.path {
-            "/v1/chat/completions" => Surface::Chat,
-            "/v1/completions" => Surface::Completions,
-            "/v1/embeddings" => Surface::Embeddings,
-            _ => Surface::Local,
-        };
-        let mut forward = self.spares.take();
-        forwarded(head, &mut forward);
         let exchange = Exchange {
             request_id,
             traceparent: traceparent.map(Into::into),
             settings: Arc::clone(settings),
             started,
             started_wall,
-            surface,
-            http11: head.http11,
-            keep_alive: head.keep_alive,
-            forward,
-            cors: super::local::cors_headers(&settings.cors, head),
+            surface: opening.surface,
+            http11: opening.http11,
+            keep_alive: opening.keep_alive,
+            forward: opening.forward,
+            cors: opening.cors,
             body: Body::new(framing, settings.max_json_depth),
             dispatch: None,
             reply: Reply::None,
@@ -194,12 +286,15 @@ impl<D: Driver> Shard<D> {
             last_byte: started,
             last_emit: started,
         };
-        match self.exchanges.pop() {
+        let exchange = match self.exchanges.pop() {
             Some(mut spare) => {
                 *spare = exchange;
                 spare
             }
             None => Box::new(exchange),
+        };
+        if let Some(client) = self.clients.get_mut(token) {
+            client.exchange = Some(exchange);
         }
     }
 
@@ -384,10 +479,52 @@ enum Taken {
     Rejected,
 }
 
-/// Appends the header lines that go on to the engine, each ended.
-fn forwarded(head: &RequestHead<'_>, out: &mut Vec<u8>) {
+/// What a request's head says, as an exchange needs it.
+struct Opening<'a> {
+    request_id: Option<&'a [u8]>,
+    traceparent: Option<&'a [u8]>,
+    surface: Surface,
+    http11: bool,
+    keep_alive: bool,
+    body: RequestBody,
+    forward: Vec<u8>,
+    cors: Vec<u8>,
+}
+
+/// The same, as far as it does not vary.
+pub(super) struct KnownRequest {
+    surface: Surface,
+    http11: bool,
+    keep_alive: bool,
+    body: RequestBody,
+    forward: Box<[u8]>,
+    cors: Box<[u8]>,
+}
+
+/// The name of a field that varies and passes on.
+fn passing(name: &str) -> Option<&'static str> {
+    memo::REQUEST.iter().find_map(|(lower, varying)| match varying {
+        Varying::Passing(as_sent) if name.eq_ignore_ascii_case(lower) => Some(*as_sent),
+        _ => None,
+    })
+}
+
+fn surface_of(path: &str) -> Surface {
+    match path {
+        "/v1/chat/completions" => Surface::Chat,
+        "/v1/completions" => Surface::Completions,
+        "/v1/embeddings" => Surface::Embeddings,
+        _ => Surface::Local,
+    }
+}
+
+/// Appends the header lines that go on to the engine, each ended; `fixed`: without those that vary.
+fn forwarded(head: &RequestHead<'_>, fixed: bool, out: &mut Vec<u8>) {
     let (mut content_type, mut user_agent) = (false, false);
     for (name, value) in head.headers.iter() {
+        if fixed && passing(name).is_some() {
+            continue;
+        }
         if forward_request_header(name) && !head.connection.contains(name) {
             // Some servers refuse a second one.
             if name.eq_ignore_ascii_case("user-agent") && std::mem::replace(&mut user_agent, true) {

@@ -4,6 +4,7 @@
 //! due and returns. All state is the shard's own but for [`crate::shared::Shared`].
 
 mod accept;
+mod answer;
 mod client;
 mod dispatch;
 mod input;
@@ -16,6 +17,7 @@ mod upstream;
 use crate::buffers::{OutBuf, Quota, Spares};
 use crate::driver::{Driver, Event, Token};
 use crate::exchange::Exchange;
+use crate::http1::memo::{Memo, Place};
 use crate::metrics::{SeriesId, SeriesStats, ShardStats};
 use crate::shared::{RecordProducer, Shared, Stop};
 use crate::slab::{Kind, Slab, kind_of};
@@ -73,6 +75,8 @@ struct Client {
     yielded: bool,
     /// The client's FIN was seen.
     fin: bool,
+    /// Where its last head is remembered.
+    place: Place,
     exchange: Option<Box<Exchange>>,
 }
 
@@ -98,6 +102,9 @@ pub struct Shard<D: Driver> {
     /// Output under construction; empty between events.
     scratch: Vec<u8>,
     spares: Spares,
+    /// Clients' heads, and engines'.
+    requests: Memo<input::KnownRequest>,
+    responses: Memo<answer::KnownAnswer>,
     /// Settled exchanges, for requests to come. They hold nothing but their own memory.
     #[allow(clippy::vec_box)] // the boxes are what is kept
     exchanges: Vec<Box<Exchange>>,
@@ -145,6 +152,8 @@ impl<D: Driver> Shard<D> {
             series: HashMap::new(),
             scratch: Vec::new(),
             spares: Spares::default(),
+            requests: Memo::default(),
+            responses: Memo::default(),
             exchanges: Vec::new(),
             ready: Vec::new(),
             later: Vec::new(),

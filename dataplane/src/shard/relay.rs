@@ -1,6 +1,7 @@
 //! The answer on its way from the engine to the client.
 
 use super::Shard;
+use super::answer::Answer;
 use crate::driver::{Driver, Token};
 use crate::error::{ApiError, normalize_engine_error};
 use crate::exchange::{ClientFraming, ERROR_BODY_MAX, Exchange, Failure, PlainReply, Reply, StreamReply};
@@ -22,36 +23,47 @@ pub(super) const COPIED_MAX: usize = 4096;
 impl<D: Driver> Shard<D> {
     /// An engine's final head: decide how its body goes on. The head toward the client is built now and held until
     /// the first byte of the body.
-    pub(super) fn begin_reply(&mut self, token: Token, head: &ResponseHead<'_>) {
-        let now = self.now;
+    pub(super) fn begin_reply(&mut self, token: Token, head: &ResponseHead<'_>, answer: &Answer) {
         if (300..400).contains(&head.status) {
             // A redirect leads to an address that is none of the client's business.
             crate::mark!(engine_redirects);
             self.try_failed(token, Failure::Malformed);
             return;
         }
+        if head.status >= 400 {
+            let Some(client) = self.clients.get_mut(token) else { return };
+            let Some(ex) = &mut client.exchange else { return };
+            let mut out = self.spares.take();
+            put_passing_headers(&mut out, head, true);
+            ex.reply = Reply::Error { status: head.status, headers: out, body: Vec::new() };
+            return;
+        }
+        self.begin_answer(token, answer, |out| put_passing_headers(out, head, false));
+    }
+
+    /// An answer that goes on to the client: builds its head, with the engine's own lines that `put_lines` appends.
+    pub(super) fn begin_answer(
+        &mut self,
+        token: Token,
+        answer: &Answer,
+        put_lines: impl FnOnce(&mut Vec<u8>),
+    ) {
+        let now = self.now;
         let stopping = self.stop != Stop::No;
         let Some(client) = self.clients.get_mut(token) else { return };
         let last = client.is_last();
         let Some(ex) = &mut client.exchange else { return };
         let mut out = self.spares.take();
-        if head.status >= 400 {
-            put_passing_headers(&mut out, head, true);
-            ex.reply = Reply::Error { status: head.status, headers: out, body: Vec::new() };
-            return;
-        }
-        let content_type = head.headers.get("content-type").unwrap_or_default();
-        let streamed =
-            content_type.get(..17).is_some_and(|kind| kind.eq_ignore_ascii_case(b"text/event-stream"));
+        let streamed = answer.streamed;
         let open_ended = if ex.http11 { ClientFraming::Chunked } else { ClientFraming::Close };
-        let framing = match head.body {
+        let framing = match answer.body {
             ResponseBody::None | ResponseBody::Sized(_) if !streamed => ClientFraming::Sized,
             _ => open_ended,
         };
         ex.keep_alive &= framing != ClientFraming::Close && !stopping && !last;
-        put_status_line(&mut out, head.status);
-        put_passing_headers(&mut out, head, false);
-        match (framing, head.body) {
+        put_status_line(&mut out, answer.status);
+        put_lines(&mut out);
+        match (framing, answer.body) {
             (ClientFraming::Chunked, _) => out.extend_from_slice(b"transfer-encoding: chunked\r\n"),
             (ClientFraming::Sized, ResponseBody::Sized(size)) => {
                 put_header_u64(&mut out, "content-length", size);
@@ -60,7 +72,7 @@ impl<D: Driver> Shard<D> {
         }
         if streamed {
             // For whatever proxy stands before us: events are worth nothing late.
-            if head.headers.get("cache-control").is_none() {
+            if !answer.cache_control {
                 out.extend_from_slice(b"cache-control: no-cache\r\n");
             }
             out.extend_from_slice(b"x-accel-buffering: no\r\n");
@@ -70,11 +82,10 @@ impl<D: Driver> Shard<D> {
         ex.last_emit = now;
         ex.reply = if streamed {
             let withhold = ex.dispatch.as_ref().is_some_and(|dispatch| dispatch.withhold_usage);
-            Reply::Stream(StreamReply::new(head.status, out, framing, withhold))
+            Reply::Stream(StreamReply::new(answer.status, out, framing, withhold))
         } else {
-            let json =
-                content_type.get(..16).is_some_and(|kind| kind.eq_ignore_ascii_case(b"application/json"));
-            Reply::Plain(PlainReply { status: head.status, head: Some(out), framing, json, skim: None })
+            let (status, json) = (answer.status, answer.json);
+            Reply::Plain(PlainReply { status, head: Some(out), framing, json, skim: None })
         };
         self.arm_client(token);
     }

@@ -75,6 +75,8 @@ impl<D: Driver> Shard<D> {
             return;
         }
         self.seen_version = snapshot.version;
+        // Limits and origins may have changed.
+        self.requests.clear();
         // A copy of its own: the count of references is not shared between shards.
         self.current = std::sync::Arc::new((*snapshot.settings).clone());
         let kept: HashSet<u32> = snapshot.endpoints.iter().map(|endpoint| endpoint.slot.index()).collect();

@@ -1,8 +1,10 @@
 //! The engine side of a connection: its bytes, its end, its deadlines.
 
 use super::Shard;
+use super::answer::{Answer, KnownAnswer};
 use crate::driver::{Driver, Token};
 use crate::exchange::{Failure, UpReader};
+use crate::http1::memo;
 use crate::http1::{Chunk, HeadLimits, ResponseBody, ResponseHead, find_head_end, parse_response};
 use crate::upstream::UpState;
 use llmgw_routing::{Nanos, SECOND};
@@ -60,6 +62,9 @@ impl<D: Driver> Shard<D> {
     /// Parses heads, interim ones included. Returns bytes used once the final head was taken; `None` while it is
     /// incomplete (nothing is used then).
     fn head_bytes(&mut self, token: Token, up_token: Token, bytes: &[u8]) -> Option<usize> {
+        if let Some(used) = self.known_answer(token, up_token, bytes) {
+            return Some(used);
+        }
         let mut used = 0;
         loop {
             let up = self.ups.get_mut(up_token)?;
@@ -92,9 +97,35 @@ impl<D: Driver> Shard<D> {
                 crate::mark!(interim_head);
                 continue;
             }
+            if let Some(up) = self.ups.get_mut(up_token)
+                && let Some(known) = KnownAnswer::of(&head)
+            {
+                let bytes = &bytes[used - end..used];
+                self.responses.put(&mut up.place, bytes, &head.headers, memo::RESPONSE, known);
+            }
             self.response_head(token, up_token, &head);
             return Some(used);
         }
+    }
+
+    /// A head that was met before: goes on without parsing it. Returns bytes used.
+    fn known_answer(&mut self, token: Token, up_token: Token, bytes: &[u8]) -> Option<usize> {
+        let up = self.ups.get_mut(up_token)?;
+        // Not borrowed, so that the rest of the shard can be.
+        let known = std::mem::take(&mut self.responses);
+        let hit = known.find(&mut up.place, bytes);
+        if hit.is_some() {
+            crate::mark!(known_answer);
+            up.scanned = 0;
+        }
+        let used = hit.map(|hit| {
+            let answer = hit.facts.answer(hit.length());
+            self.answer_begins(up_token, &answer);
+            self.begin_answer(token, &answer, |out| hit.facts.put_lines(&hit.values, out));
+            hit.end
+        });
+        self.responses = known;
+        used
     }
 
     fn response_head(&mut self, token: Token, up_token: Token, head: &ResponseHead<'_>) {
@@ -105,19 +136,25 @@ impl<D: Driver> Shard<D> {
             self.try_failed(token, Failure::Busy(wait));
             return;
         }
+        let answer = Answer::of(head);
+        self.answer_begins(up_token, &answer);
+        self.begin_reply(token, head, &answer);
+    }
+
+    /// What an answer's head says of its connection.
+    fn answer_begins(&mut self, up_token: Token, answer: &Answer) {
         let Some(up) = self.ups.get_mut(up_token) else { return };
-        up.keep_alive = head.keep_alive;
-        if let Some(seconds) = head.keep_alive_timeout_s {
+        up.keep_alive = answer.keep_alive;
+        if let Some(seconds) = answer.keep_alive_timeout_s {
             // A second of margin, so that a request never meets the engine's own close.
             up.idle_for = up.idle_for.min(seconds.saturating_sub(1).saturating_mul(SECOND));
         }
-        up.reader = match head.body {
+        up.reader = match answer.body {
             ResponseBody::None | ResponseBody::Sized(0) => UpReader::Done,
             ResponseBody::Sized(size) => UpReader::Sized(size),
             ResponseBody::Chunked => UpReader::Chunked(Box::default()),
             ResponseBody::UntilClose => UpReader::UntilClose,
         };
-        self.begin_reply(token, head);
     }
 
     /// Body bytes, framing included: decoded and relayed piece by piece.

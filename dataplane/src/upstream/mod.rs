@@ -5,6 +5,7 @@
 
 use crate::driver::Token;
 use crate::exchange::UpReader;
+use crate::http1::memo::Place;
 use crate::timer::NEVER;
 use llmgw_routing::Nanos;
 use llmgw_routing::snapshot::Endpoint;
@@ -50,6 +51,8 @@ pub struct Up {
     pub input: Vec<u8>,
     /// Where to go on looking for the head's end.
     pub scanned: usize,
+    /// Where its last head is remembered.
+    pub place: Place,
     /// What comes next.
     pub reader: UpReader,
     /// The engine keeps the connection open after this response.
@@ -79,6 +82,7 @@ impl Up {
             answered: false,
             input: Vec::new(),
             scanned: 0,
+            place: Place::default(),
             reader: UpReader::Head,
             keep_alive: true,
             idle_for,
