@@ -1,7 +1,7 @@
 //! Runs a seed: shards, engines and clients in one world.
 
 use crate::check::Facts;
-use crate::client::{Client, End, GATEWAY};
+use crate::client::{Client, Conn, End, GATEWAY};
 use crate::engine::{EngineConn, Engines};
 use crate::plan::Plan;
 use llmgw_dataplane::driver::MAX_LATE_BYTES;
@@ -314,10 +314,8 @@ impl Sim {
                 self.owner.insert(conn.peer, Who::Client(i));
             }
             let now = self.world.now();
-            // Where half-closes are allowed, a reset behind unread requests is seen only at the next write.
             if let (true, Some(conn)) = (client.over.len() > over, client.over.last())
-                && let (Some(End::Cancelled(_)), Some(cancel)) = (conn.end, conn.plan.cancel)
-                && (self.plan.settings.half_close_abort || cancel.by_reset && !conn.plan.pipelined)
+                && leaves_visibly(conn, self.plan.settings.half_close_abort)
             {
                 self.world.set_timer(now + CANCEL_MAX, TIMER_CANCEL | i as u64);
             }
@@ -349,7 +347,7 @@ impl Sim {
         let now = self.world.now();
         for conn in &self.clients[client].over {
             let Some(End::Cancelled(at)) = conn.end else { continue };
-            if at + CANCEL_MAX > now {
+            if at + CANCEL_MAX > now || !leaves_visibly(conn, self.plan.settings.half_close_abort) {
                 continue;
             }
             for attempt in self.engines.attempts.iter().filter(|a| !a.over) {
@@ -458,4 +456,11 @@ impl Sim {
         }
         Ok(())
     }
+}
+
+/// The client left in a way that is to be seen at once. Where half-closes are allowed, a FIN says nothing, and a reset
+/// behind unread requests is seen only at the next write.
+fn leaves_visibly(conn: &Conn, half_close_abort: bool) -> bool {
+    let cancel = conn.plan.cancel.filter(|_| matches!(conn.end, Some(End::Cancelled(_))));
+    cancel.is_some_and(|cancel| half_close_abort || cancel.by_reset && !conn.plan.pipelined)
 }
