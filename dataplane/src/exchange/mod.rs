@@ -14,23 +14,39 @@ use llmgw_routing::snapshot::Settings;
 use std::sync::Arc;
 
 /// A request and its answer.
+// Laid out by hand: what every event of a stream touches comes first, in as few cache lines as may be.
+#[repr(C, align(64))]
 pub struct Exchange {
-    /// Given or made.
-    pub request_id: RequestId,
-    /// As sent by the client, for the record.
-    pub traceparent: Option<Box<str>>,
-    /// The settings in force when it began; a reload does not disturb it.
-    pub settings: Arc<Settings>,
-    /// First byte seen, monotonic.
-    pub started: Nanos,
-    /// First byte seen, Unix nanoseconds.
-    pub started_wall: u64,
+    /// The answer under way.
+    pub reply: Reply,
+    /// First body byte from the engine.
+    pub first_byte: Option<Nanos>,
+    /// Last body byte from the engine.
+    pub last_byte: Nanos,
+    /// Last bytes handed to the client, for keep-alive comments.
+    pub last_emit: Nanos,
+    /// Bytes of the answer handed over, framing included.
+    pub bytes_out: u64,
+    /// Status sent to the client; 0 until the head went out.
+    pub status: u16,
     /// API surface.
     pub surface: Surface,
     /// HTTP/1.1 (chunked framing allowed toward the client).
     pub http11: bool,
     /// The client's connection may carry another request afterwards.
     pub keep_alive: bool,
+    /// The settings in force when it began; a reload does not disturb it.
+    pub settings: Arc<Settings>,
+    /// What the answer told on its way.
+    pub seen: Seen,
+    /// Given or made.
+    pub request_id: RequestId,
+    /// As sent by the client, for the record.
+    pub traceparent: Option<Box<str>>,
+    /// First byte seen, monotonic.
+    pub started: Nanos,
+    /// First byte seen, Unix nanoseconds.
+    pub started_wall: u64,
     /// Headers that pass on to engines, each line ended.
     pub forward: Vec<u8>,
     /// `Access-Control-*` lines for the answer, each line ended; empty without an allowed origin.
@@ -39,20 +55,6 @@ pub struct Exchange {
     pub body: Body,
     /// Set once the body is complete and the model known.
     pub dispatch: Option<Dispatch>,
-    /// The answer under way.
-    pub reply: Reply,
-    /// Status sent to the client; 0 until the head went out.
-    pub status: u16,
-    /// Bytes of the answer handed over, framing included.
-    pub bytes_out: u64,
-    /// What the answer told on its way.
-    pub seen: Seen,
-    /// First body byte from the engine.
-    pub first_byte: Option<Nanos>,
-    /// Last body byte from the engine.
-    pub last_byte: Nanos,
-    /// Last bytes handed to the client, for keep-alive comments.
-    pub last_emit: Nanos,
 }
 
 impl Exchange {

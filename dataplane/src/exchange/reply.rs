@@ -12,7 +12,7 @@ pub enum UpReader {
     /// This many body bytes.
     Sized(u64),
     /// Chunks.
-    Chunked(Box<chunked::Decoder>),
+    Chunked(chunked::Decoder),
     /// A body that ends with the connection.
     UntilClose,
     /// Nothing: the response is complete.

@@ -152,7 +152,7 @@ impl<D: Driver> Shard<D> {
         up.reader = match answer.body {
             ResponseBody::None | ResponseBody::Sized(0) => UpReader::Done,
             ResponseBody::Sized(size) => UpReader::Sized(size),
-            ResponseBody::Chunked => UpReader::Chunked(Box::default()),
+            ResponseBody::Chunked => UpReader::Chunked(Default::default()),
             ResponseBody::UntilClose => UpReader::UntilClose,
         };
     }

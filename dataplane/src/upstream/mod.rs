@@ -28,39 +28,41 @@ pub enum UpState {
 }
 
 /// A connection to an engine.
+// Laid out by hand: what every event of a stream touches comes first, in as few cache lines as may be.
+#[repr(C, align(64))]
 pub struct Up {
+    /// State.
+    pub state: UpState,
+    /// Response bytes of this exchange were seen.
+    pub answered: bool,
+    /// The engine keeps the connection open after this response.
+    pub keep_alive: bool,
+    /// Reading is paused.
+    pub paused: bool,
+    /// It came from the pool.
+    pub reused: bool,
+    /// The client whose exchange it carries.
+    pub client: Option<Token>,
+    /// What comes next.
+    pub reader: UpReader,
+    /// A response head that arrived in pieces.
+    pub input: Vec<u8>,
     /// Whom it leads to; keeps the endpoint's counters alive.
     pub endpoint: Arc<Endpoint>,
     /// Number of the snapshot that the endpoint was last known to be in.
     pub version: u64,
-    /// State.
-    pub state: UpState,
-    /// The client whose exchange it carries.
-    pub client: Option<Token>,
     /// Request head toward the engine; empty once sent.
     pub request: Vec<u8>,
     /// Bytes of head and body sent so far.
     pub sent: usize,
     /// Bytes of head and body together.
     pub total: usize,
-    /// It came from the pool.
-    pub reused: bool,
-    /// Response bytes of this exchange were seen.
-    pub answered: bool,
-    /// A response head that arrived in pieces.
-    pub input: Vec<u8>,
     /// Where to go on looking for the head's end.
     pub scanned: usize,
     /// Where its last head is remembered.
     pub place: Place,
-    /// What comes next.
-    pub reader: UpReader,
-    /// The engine keeps the connection open after this response.
-    pub keep_alive: bool,
     /// How long it may idle: ours, or less if the engine says so.
     pub idle_for: Nanos,
-    /// Reading is paused.
-    pub paused: bool,
     /// Deadline of the idle and tail states.
     pub deadline: Nanos,
     /// Armed timer.
