@@ -18,7 +18,8 @@ const ENGINES: usize = 3;
 pub fn main(once: bool) -> Result<(), Failure> {
     let engines = (0..ENGINES).map(|_| start_engine()).collect::<Result<Vec<_>, _>>()?;
     let mut yaml = String::from(
-        "listen: 127.0.0.1:0\nhealth_listen: 127.0.0.1:0\nauth: { required: false }\nlog: { level: warn }\n\
+        "listen: 127.0.0.1:0\nhealth_listen: 127.0.0.1:0\nadmin_listen: 127.0.0.1:0\n\
+         auth: { required: false }\nlog: { level: error }\n\
          limits: { max_connections: 1024 }\n\
          router: { policy: least_outstanding }\nendpoints:\n",
     );
@@ -31,13 +32,14 @@ pub fn main(once: bool) -> Result<(), Failure> {
     let loaded = Config::parse("demo", &yaml, []).map_err(Failure::run)?;
     let mut signals = stop_signals().map_err(Failure::run)?;
     let server = Server::start(loaded, None)?;
-    let (gateway, health) = (server.address(), server.health_address());
+    let (gateway, health, admin) = (server.address(), server.health_address(), server.admin_address());
     println!("three simulated engines and a gateway are up; one chat, streamed through them:\n");
     let said = chat(gateway).map_err(|error| Failure::run(format!("the chat failed: {error}")))?;
     println!("\n\n({} pieces from {})\n", said.pieces, said.replica);
     println!("  API      http://{gateway}/v1");
     println!("  health   http://{health}/readyz");
     println!("  metrics  http://{health}/metrics");
+    println!("  admin    llmgw ctl --admin http://{admin} workers");
     for (i, engine) in engines.iter().enumerate() {
         println!("  sim-{i}    http://{}/sim/state", engine.local_addr());
     }

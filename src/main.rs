@@ -1,7 +1,11 @@
 //! `llmgw`: one binary in several roles. This file is the command line; each role has a module.
 
+mod ctl;
 mod demo;
+#[cfg(test)]
+mod reference;
 mod server;
+mod shell;
 
 use clap::{Parser, Subcommand, ValueEnum};
 use std::path::PathBuf;
@@ -23,6 +27,12 @@ enum Command {
     SimEngine(llmgw_sim::Args),
     /// Start three simulated engines and a gateway, stream a chat through them, and stay up
     Demo(DemoArgs),
+    /// Ask and steer a running gateway over its admin API
+    Ctl(ctl::CtlArgs),
+    /// Print the completion script of a shell
+    Completions(shell::CompletionsArgs),
+    /// Print the manual page, or write those of all commands
+    Man(shell::ManArgs),
 }
 
 /// Flags of `llmgw server`.
@@ -65,9 +75,14 @@ fn main() -> ExitCode {
         Command::Server(args) => server::main(&args),
         Command::SimEngine(args) => sim_engine(args),
         Command::Demo(args) => demo::main(args.once),
+        Command::Ctl(args) => ctl::main(&args),
+        Command::Completions(args) => shell::completions(&args),
+        Command::Man(args) => shell::man(&args),
     };
     match done {
         Ok(()) => ExitCode::SUCCESS,
+        // Whoever read the output has seen enough.
+        Err(failure) if failure.code == 0 => ExitCode::SUCCESS,
         Err(failure) => {
             eprintln!("llmgw: {}", failure.message);
             ExitCode::from(failure.code)

@@ -1,6 +1,7 @@
 //! `llmgw server`: binds, starts the control plane and the shards, and follows signals.
 
 use crate::{DriverArg, Failure, ServerArgs};
+use llmgw_controlplane::admin::{self, Access, AccessError};
 use llmgw_controlplane::config::{Config, DriverChoice, Loaded};
 use llmgw_controlplane::runtime::{ControlPlane, Parts, variables};
 use llmgw_dataplane::driver::epoll::{EpollDriver, Socket};
@@ -37,7 +38,9 @@ pub fn main(args: &ServerArgs) -> Result<(), Failure> {
     }
     if args.check_config {
         let limits = loaded.config.effective_limits(hard_limit(), shard_count(&loaded.config));
-        for warning in loaded.warnings.iter().chain(&limits.message) {
+        // The token may well be elsewhere than where a configuration is checked.
+        let open = admin_access(&loaded.config).err().map(|error| error.to_string());
+        for warning in loaded.warnings.iter().chain(&limits.message).chain(&open) {
             println!("warning: {warning}");
         }
         println!("{}: ok", args.config.display());
@@ -81,6 +84,12 @@ fn load(path: &Path) -> Result<Loaded, Failure> {
     Config::load(path, variables()).map_err(Failure::usage)
 }
 
+/// How the admin API may be entered, with the token of the environment.
+fn admin_access(config: &Config) -> Result<Access, AccessError> {
+    let variable = &config.admin.token_env;
+    admin::access(config.admin_listen, variable, std::env::var_os(variable))
+}
+
 /// A running gateway.
 pub struct Server {
     address: SocketAddr,
@@ -93,6 +102,7 @@ impl Server {
     /// Binds everything, then serves. `path` is where a reload reads the configuration again.
     pub fn start(loaded: Loaded, path: Option<&Path>) -> Result<Server, Failure> {
         let Loaded { mut config, mut warnings } = loaded;
+        let access = admin_access(&config).map_err(Failure::usage)?;
         let (ring, ring_unusable) = choose_ring(config.driver)?;
         let nofile = raise_nofile();
         let count = shard_count(&config);
@@ -110,7 +120,7 @@ impl Server {
         }
         let (producers, consumers) = (0..count).map(|_| record_ring()).unzip::<_, _, Vec<_>, Vec<_>>();
         let (path, max_connections) = (path.map(Into::into), limits.max_connections);
-        let parts = Parts { config, warnings, path, consumers, max_connections };
+        let parts = Parts { config, warnings, path, consumers, max_connections, access };
         let (control, shared) = ControlPlane::start(parts).map_err(Failure::run)?;
         let cpus = pinning(count);
         let mut shards = Vec::with_capacity(count);
@@ -145,7 +155,8 @@ impl Server {
         }
         let health = control.health_address();
         let driver = if ring { "io_uring" } else { "epoll" };
-        tracing::info!(listen = %address, %health, shards = count, driver, "serving");
+        let admin = control.admin_address();
+        tracing::info!(listen = %address, %health, %admin, shards = count, driver, "serving");
         Ok(Server { address, control, shards, shared })
     }
 
@@ -157,6 +168,11 @@ impl Server {
     /// Where `/readyz` and `/metrics` are.
     pub fn health_address(&self) -> SocketAddr {
         self.control.health_address()
+    }
+
+    /// Where the admin API is.
+    pub fn admin_address(&self) -> SocketAddr {
+        self.control.admin_address()
     }
 
     /// Ends everything at once.

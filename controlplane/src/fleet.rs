@@ -157,6 +157,25 @@ impl Fleet {
         (Arc::clone(&state.routes), self.route_epoch())
     }
 
+    /// The route table, its epoch, and whether somebody set it: then the configuration's does not count.
+    pub fn route_table(&self) -> (Arc<[Route]>, u64, bool) {
+        let state = lock(&self.state);
+        (Arc::clone(&state.routes), self.route_epoch(), state.routes_set)
+    }
+
+    /// Goes back to the configuration's routes, if the table has the epoch `expected`; returns the new epoch.
+    pub fn reset_routes(&self, expected: u64) -> Result<u64, SetRoutesError> {
+        let mut state = lock(&self.state);
+        let epoch = self.route_epoch();
+        if expected != epoch {
+            return Err(SetRoutesError::Stale { epoch });
+        }
+        let routes = state.config.routes.clone().into();
+        self.replace_routes(&mut state, routes, epoch + 1).map_err(SetRoutesError::Publish)?;
+        state.routes_set = false;
+        Ok(epoch + 1)
+    }
+
     /// Replaces the whole table, which must be valid, and returns its epoch. With `expected`, only if the table has that
     /// epoch: of two concurrent writers that read the same table one wins.
     pub fn set_routes(&self, routes: Vec<Route>, expected: Option<u64>) -> Result<u64, SetRoutesError> {

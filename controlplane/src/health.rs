@@ -49,6 +49,15 @@ pub enum NotReady {
 }
 
 impl NotReady {
+    /// In a word.
+    pub fn reason(self) -> &'static str {
+        match self {
+            NotReady::Draining => "draining",
+            NotReady::ShardsNotStarted { .. } => "shards_not_started",
+            NotReady::NoRoutableEndpoint { .. } => "no_routable_endpoint",
+        }
+    }
+
     /// The JSON that `/readyz` answers.
     pub fn json(self) -> String {
         match self {

@@ -6,10 +6,12 @@
 //! **Invariant:** nothing here is on the path of a request. Shards read what was published last; if the control plane
 //! stands still, requests go on and only metrics grow old.
 
+pub mod admin;
 pub mod config;
 pub mod expo;
 pub mod fleet;
 pub mod health;
+pub mod listener;
 pub mod logs;
 pub mod metrics;
 pub mod plane;

@@ -12,8 +12,8 @@ use llmgw_routing::load::Health;
 use llmgw_routing::snapshot::Snapshot;
 use llmgw_routing::{Nanos, SECOND};
 use std::collections::{BTreeMap, HashMap};
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
 
 #[cfg(test)]
 mod tests;
@@ -35,6 +35,24 @@ pub struct OwnStats {
     pub access_lines_lost: AtomicU64,
     /// No new work is taken: the process is about to end.
     pub draining: AtomicBool,
+    /// Requests of the admin API.
+    pub admin_requests: RequestCounts,
+}
+
+/// Requests by route and status. Routes are fixed words and statuses those that the code answers, so it stays small.
+#[derive(Debug, Default)]
+pub struct RequestCounts(Mutex<BTreeMap<(&'static str, u16), u64>>);
+
+impl RequestCounts {
+    /// Counts a request.
+    pub fn count(&self, route: &'static str, status: u16) {
+        let mut counts = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        *counts.entry((route, status)).or_default() += 1;
+    }
+
+    fn all(&self) -> BTreeMap<(&'static str, u16), u64> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
 }
 
 /// Outcomes in the order of [`SeriesStats::outcomes`].
@@ -411,6 +429,11 @@ fn control(out: &mut Exposition, plane: &dyn DataPlane, snapshot: &Snapshot, own
     out.family(name, Kind::Counter, "Probes of endpoints by outcome.");
     for (outcome, count) in ["up", "unwell", "unreachable"].iter().zip(&own.probes) {
         out.sample(name, &[("outcome", outcome)], get(count));
+    }
+    let name = "llmgw_admin_requests_total";
+    out.family(name, Kind::Counter, "Requests of the admin API by route and status.");
+    for ((route, status), count) in own.admin_requests.all() {
+        out.sample(name, &[("route", route), ("status", &status.to_string())], count);
     }
     out.single(
         "llmgw_access_lines_lost_total",

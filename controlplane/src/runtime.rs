@@ -4,9 +4,12 @@
 //! on passes signals: [`ControlPlane::reload`] for SIGHUP, [`ControlPlane::draining`] when a shutdown begins,
 //! [`ControlPlane::shutdown`] once the shards have ended.
 
-use crate::config::Config;
+use crate::admin::stored::{RouteFile, StoredError};
+use crate::admin::{self, Access, Admin};
+use crate::config::{Config, Store};
 use crate::fleet::{Fleet, Source};
 use crate::health::{self, Surface};
+use crate::listener;
 use crate::logs::{self, AccessLog};
 use crate::metrics::OwnStats;
 use crate::plane::DataPlane;
@@ -48,6 +51,8 @@ pub struct Parts {
     pub consumers: Vec<RecordConsumer>,
     /// Most connections a shard may have, by the limit of open files.
     pub max_connections: u64,
+    /// How the admin API is entered.
+    pub access: Access,
 }
 
 /// Why the control plane did not start.
@@ -56,8 +61,10 @@ pub struct Parts {
 pub enum StartError {
     /// Threads could not be had.
     Runtime(std::io::Error),
-    /// The health listener's address could not be bound.
-    Listen { address: SocketAddr, error: std::io::Error },
+    /// A listener's address could not be bound.
+    Listen { name: &'static str, address: SocketAddr, error: std::io::Error },
+    /// The route table that was set through the admin API cannot be had.
+    Routes(StoredError),
     /// The configuration cannot be published.
     Publish(PublishError),
 }
@@ -68,9 +75,10 @@ impl fmt::Display for StartError {
             StartError::Runtime(error) => {
                 write!(f, "the control plane's threads could not be started: {error}")
             }
-            StartError::Listen { address, error } => {
-                write!(f, "health_listen {address} cannot be bound: {error}")
+            StartError::Listen { name, address, error } => {
+                write!(f, "{name} {address} cannot be bound: {error}")
             }
+            StartError::Routes(error) => error.fmt(f),
             StartError::Publish(error) => error.fmt(f),
         }
     }
@@ -88,13 +96,14 @@ pub struct ControlPlane {
     access_log: JoinHandle<()>,
     stop: watch::Sender<bool>,
     health_address: SocketAddr,
+    admin_address: SocketAddr,
 }
 
 impl ControlPlane {
     /// Sets up the log, publishes the first snapshot, binds the health listener and starts probing. `S` is the
     /// driver's socket.
     pub fn start<S: Send + 'static>(parts: Parts) -> Result<(ControlPlane, Arc<Shared<S>>), StartError> {
-        let Parts { config, warnings, path, consumers, max_connections } = parts;
+        let Parts { config, warnings, path, consumers, max_connections, access } = parts;
         let log = logs::init(&config.log);
         for warning in &warnings {
             tracing::warn!("{warning}");
@@ -118,21 +127,23 @@ impl ControlPlane {
         own.configured_at.store(unix, Ordering::Relaxed);
         let (stop, stopped) = watch::channel(false);
 
-        let address = config.health_listen;
-        let listener = runtime
-            .block_on(TcpListener::bind(address))
-            .and_then(|listener| Ok((listener.local_addr()?, listener)));
-        let (health_address, listener) = listener.map_err(|error| StartError::Listen { address, error })?;
+        let (health_address, listener) = bind(&runtime, "health_listen", config.health_listen)?;
+        let (admin_address, admin_listener) = bind(&runtime, "admin_listen", config.admin_listen)?;
         let surface = Surface { plane: Arc::clone(&plane), own: Arc::clone(&own), clock: monotonic_ns };
-        runtime.spawn(serve(listener, surface, stopped.clone()));
+        let health = health::router(surface);
+        runtime.spawn(listener::serve(listener, health, listener::LIMITS, stopped.clone()));
 
         let probe_now = Arc::new(Notify::new());
         let prober = Prober::new(Arc::clone(&plane), Arc::clone(&own), monotonic_ns);
         runtime.spawn(prober.run(Arc::clone(&probe_now), stopped.clone()));
 
         let access_on = Arc::new(AtomicBool::new(logs::access_on(&config.log)));
-        let access = AccessLog::new(consumers, config.log.format, Arc::clone(&access_on), Arc::clone(&own));
-        let access_log = runtime.spawn(access.run(stopped.clone()));
+        let access_lines =
+            AccessLog::new(consumers, config.log.format, Arc::clone(&access_on), Arc::clone(&own));
+        let access_log = runtime.spawn(access_lines.run(stopped.clone()));
+        // Without a file there is no place of the operator's choice to keep anything.
+        let file = path.is_some().then(|| route_file(&config));
+        let token_env = config.admin.token_env.clone();
         let source = path.map(|path| {
             let in_file = Config::load(&path, variables()).ok();
             let driver = in_file.map_or(config.driver, |loaded| loaded.config.driver);
@@ -141,15 +152,33 @@ impl ControlPlane {
         let fleet =
             Fleet::new(publisher, config, addresses, plane, monotonic_ns, Arc::clone(&probe_now), source);
         let fleet = Arc::new(fleet);
+        restore(&fleet, file.as_ref())?;
+        if access == Access::Loopback {
+            tracing::warn!(
+                "the admin API at {admin_address} is open to everyone on this machine: put a token into {token_env}"
+            );
+        }
+        let admin = Admin::new(Arc::clone(&fleet), Arc::clone(&own), monotonic_ns, access, file);
+        runtime.spawn(listener::serve(
+            admin_listener,
+            admin::router(admin),
+            listener::LIMITS,
+            stopped.clone(),
+        ));
         runtime.spawn(refresh::run(Arc::clone(&fleet), stopped.clone()));
         runtime.spawn(Arc::clone(&fleet).run(stopped));
-        let control = ControlPlane { runtime, own, fleet, access_log, stop, health_address };
+        let control = ControlPlane { runtime, own, fleet, access_log, stop, health_address, admin_address };
         Ok((control, shared))
     }
 
     /// Where `/healthz`, `/readyz` and `/metrics` are.
     pub fn health_address(&self) -> SocketAddr {
         self.health_address
+    }
+
+    /// Where the admin API is.
+    pub fn admin_address(&self) -> SocketAddr {
+        self.admin_address
     }
 
     /// Owns what is published.
@@ -180,24 +209,44 @@ impl ControlPlane {
     }
 }
 
+fn bind(
+    runtime: &Runtime,
+    name: &'static str,
+    address: SocketAddr,
+) -> Result<(SocketAddr, TcpListener), StartError> {
+    let bound = runtime
+        .block_on(TcpListener::bind(address))
+        .and_then(|listener| Ok((listener.local_addr()?, listener)));
+    bound.map_err(|error| StartError::Listen { name, address, error })
+}
+
+/// Where a route table that is set through the admin API is kept.
+fn route_file(config: &Config) -> RouteFile {
+    match &config.store {
+        Store::Path(path) => RouteFile::within(path),
+        Store::Postgres(_) => RouteFile::within("./llmgw-data".as_ref()),
+    }
+}
+
+/// A table that was set in an earlier life stands over the configuration's.
+fn restore(fleet: &Fleet, file: Option<&RouteFile>) -> Result<(), StartError> {
+    let Some(file) = file else { return Ok(()) };
+    let Some(stored) = file.load().map_err(StartError::Routes)? else { return Ok(()) };
+    let (count, epoch) = (stored.routes.len(), stored.route_epoch);
+    let routes = stored.routes.into_iter().map(Into::into).collect();
+    fleet.restore_routes(routes, epoch).map_err(StartError::Publish)?;
+    tracing::info!(
+        routes = count,
+        epoch,
+        "the route table in {} was set through the admin API and stands over the configuration's routes; `llmgw ctl \
+         routes reset` goes back to those",
+        file.path().display()
+    );
+    Ok(())
+}
+
 /// The process's environment, without what is not UTF-8 (at which `std::env::vars` panics).
 pub fn variables() -> impl Iterator<Item = (String, String)> {
     std::env::vars_os()
         .filter_map(|(name, value)| Some((name.into_string().ok()?, value.into_string().ok()?)))
-}
-
-async fn serve(listener: TcpListener, surface: Surface, mut stop: watch::Receiver<bool>) {
-    let stopped = async move {
-        let _ = stop.wait_for(|stop| *stop).await;
-    };
-    let served = axum::serve(listener, health::router(surface));
-    tokio::select! {
-        result = served.into_future() => {
-            if let Err(error) = result {
-                tracing::error!("the health listener ended: {error}");
-            }
-        }
-        // Open connections end with the runtime.
-        () = stopped => {}
-    }
 }

@@ -23,6 +23,7 @@ pub struct Gateway {
     child: Child,
     pub address: SocketAddr,
     pub health: SocketAddr,
+    pub admin: SocketAddr,
     log: Arc<Log>,
     dir: TempDir,
     config: String,
@@ -38,6 +39,11 @@ impl TempDir {
         let path = Path::new(env!("CARGO_TARGET_TMPDIR")).join(name);
         std::fs::create_dir_all(&path).expect("a folder for the configuration");
         TempDir(path)
+    }
+
+    /// Where it is.
+    pub fn path(&self) -> &Path {
+        &self.0
     }
 
     /// Writes a file and says where it is.
@@ -115,7 +121,8 @@ pub fn endpoint(id: &str, url: &str) -> String {
 /// A configuration with these endpoints and extra top-level keys; one shard unless they say otherwise.
 pub fn config(endpoints: &[String], extra: &str) -> String {
     let mut yaml =
-        String::from("listen: 127.0.0.1:0\nhealth_listen: 127.0.0.1:0\nauth: { required: false }\n");
+        String::from("listen: 127.0.0.1:0\nhealth_listen: 127.0.0.1:0\nadmin_listen: 127.0.0.1:0\n");
+    yaml.push_str("auth: { required: false }\n");
     for (key, default) in [
         ("shards:", "shards: 1"),
         ("log:", "log: { format: json }"),
@@ -145,18 +152,19 @@ impl Gateway {
     pub fn start_by(mut command: Command, endpoints: &[String], extra: &str) -> Gateway {
         let (dir, config) = (TempDir::new(), config(endpoints, extra));
         let file = dir.write("server.yaml", &config);
-        command.args(["server", "--config"]).arg(file);
+        command.args(["server", "--config"]).arg(file).current_dir(&dir.0);
         command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::piped());
         let mut child = command.spawn().expect("the built binary starts");
         let log = Arc::new(Log::default());
         log.follow(child.stderr.take().expect("its standard error"));
         let (line, _) = log.wait(0, |line| line.contains("serving"));
-        let (address, health) = match serde_json::from_str::<Value>(&line) {
-            Ok(json) => (json["listen"].to_string(), json["health"].to_string()),
-            Err(_) => (word(&line, "listen="), word(&line, "health=")),
+        let addresses = match serde_json::from_str::<Value>(&line) {
+            Ok(json) => ["listen", "health", "admin"].map(|key| json[key].to_string()),
+            Err(_) => ["listen=", "health=", "admin="].map(|key| word(&line, key)),
         };
         let parse = |text: String| text.trim_matches('"').parse().expect("an address in the log");
-        let gateway = Gateway { child, address: parse(address), health: parse(health), log, dir, config };
+        let [address, health, admin] = addresses.map(parse);
+        let gateway = Gateway { child, address, health, admin, log, dir, config };
         let count = u32::try_from(endpoints.len()).expect("few endpoints");
         gateway.wait_metric("llmgw_probes_total", |probes| probes >= f64::from(count));
         gateway
@@ -270,6 +278,11 @@ impl Gateway {
         self.log
             .wait(from, |line| line.contains("reload refused") || line.contains("configuration reloaded"))
             .0
+    }
+
+    /// Changes the file, and nothing else.
+    pub fn write_config(&self, text: &str) {
+        self.dir.write("server.yaml", text);
     }
 
     /// The configuration it was started with.

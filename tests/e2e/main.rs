@@ -3,7 +3,9 @@
 //! No test waits for time to pass: each waits for what it is about (bytes on a socket, a line of the log, a metric),
 //! and fails when that does not come within [`PATIENCE`].
 
+mod admin;
 mod client;
+mod ctl;
 mod engine;
 mod errors;
 mod failover;

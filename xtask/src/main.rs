@@ -14,6 +14,7 @@ mod deny;
 mod fleet;
 mod fuzz;
 mod proc;
+mod reference;
 mod setup;
 mod soak;
 mod suite;
@@ -69,6 +70,8 @@ enum Command {
         #[arg(long)]
         peers: bool,
     },
+    /// Write what is generated and checked in: docs/reference.md, docs/openapi.json
+    Reference,
     /// What CI runs beside the tests: fmt, clippy, tidy, deny, short fuzz
     Ci,
 }
@@ -87,6 +90,7 @@ fn main() -> ExitCode {
         Command::Bench { what } => bench::run(what),
         Command::Soak { what, minutes } => soak::run(what, minutes),
         Command::Conformance { peers } => conformance::run(peers),
+        Command::Reference => reference::run(),
         Command::Ci => ci::run(),
     };
     match done {

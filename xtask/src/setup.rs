@@ -71,6 +71,14 @@ const FOR_TESTS: &[Step] = &[
         otherwise: "install Python 3 with venv and reach its package index; cargo xtask test does the rest",
     },
     Step {
+        name: "Schemathesis",
+        tests: "schemathesis",
+        check: oracles::schemathesis_current,
+        apt: &["python3", "python3-venv"],
+        make: Some(oracles::schemathesis_make),
+        otherwise: "install Python 3 with venv and reach its package index; cargo xtask test does the rest",
+    },
+    Step {
         name: "Node oracles",
         tests: "oracle_node",
         check: oracles::node_current,

@@ -7,7 +7,7 @@
 use super::tree::{Entry, Node, Origin, Value};
 use super::units;
 use std::cell::RefCell;
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::ops::RangeInclusive;
 use std::time::Duration;
@@ -42,6 +42,7 @@ pub struct Notes {
     problems: RefCell<Vec<Problem>>,
     later: RefCell<Vec<String>>,
     known: RefCell<BTreeSet<String>>,
+    origins: RefCell<BTreeMap<String, Origin>>,
 }
 
 impl Notes {
@@ -59,6 +60,11 @@ impl Notes {
     /// Paths of all scalar keys that were asked for.
     pub fn known(&self) -> BTreeSet<String> {
         self.known.borrow().clone()
+    }
+
+    /// Where the scalars that were given stand, by path.
+    pub fn origins(&self) -> BTreeMap<String, Origin> {
+        self.origins.borrow().clone()
     }
 
     /// Everything gathered: problems in the order of the file, and keys not acted on.
@@ -154,7 +160,10 @@ impl<'a> Table<'a> {
         self.notes.known.borrow_mut().insert(self.path_of(name));
         let node = self.find(name).filter(|node| !matches!(node.value, Value::Null))?;
         match parse(node) {
-            Ok(value) => Some(value),
+            Ok(value) => {
+                self.notes.origins.borrow_mut().insert(self.path_of(name), node.at.clone());
+                Some(value)
+            }
             Err(message) => {
                 self.notes.problem(node.at.clone(), self.path_of(name), message);
                 None

@@ -15,6 +15,7 @@ mod sections;
 mod tree;
 mod types;
 mod units;
+mod view;
 
 pub use decode::Problem;
 pub use env::variable;
@@ -24,6 +25,7 @@ pub use sections::{LISTENERS, POLICIES};
 pub use tree::Origin;
 pub use types::*;
 pub use units::{parse_duration, parse_size, show_duration, show_size};
+pub use view::{sample, view};
 
 use llmgw_routing::Nanos;
 use llmgw_routing::snapshot::{self, Settings};
@@ -113,7 +115,8 @@ impl Config {
         let notes = decode::Notes::default();
         let top: Vec<&str> = SECTIONS.into_iter().chain(TOP_LEVEL_SCALARS).collect();
         let strangers = env::apply(&mut root, &top, vars, &notes);
-        let config = sections::root(&notes, &root);
+        let mut config = sections::root(&notes, &root);
+        config.origins = notes.origins();
         let known = notes.known();
         let mut warnings = env::judge(strangers, &known, &SECTIONS, &notes);
         let (problems, later) = notes.into_parts();

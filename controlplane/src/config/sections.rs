@@ -4,6 +4,7 @@ use super::decode::{self, Notes, Table, boolean, duration, integer, number, size
 use super::fleet;
 use super::tree::Node;
 use super::types::*;
+use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::time::Duration;
@@ -21,7 +22,7 @@ const GIB: u64 = 1 << 30;
 /// Listeners in the order of the documentation: name, default, whether this version opens it.
 pub const LISTENERS: [(&str, &str, bool); 5] = [
     ("listen", "127.0.0.1:8080", true),
-    ("admin_listen", "127.0.0.1:9090", false),
+    ("admin_listen", "127.0.0.1:9090", true),
     ("health_listen", "127.0.0.1:9464", true),
     ("registry_listen", "127.0.0.1:50060", false),
     ("agent_listen", "127.0.0.1:7443", false),
@@ -71,8 +72,9 @@ pub fn root(notes: &Notes, node: &Node) -> Config {
         routes: fleet::routes(&mut t),
         models: fleet::models(&mut t),
         fabrics: fleet::fabrics(&mut t),
+        origins: BTreeMap::new(),
     };
-    for name in ["admin", "store", "tls", "models", "fabrics"] {
+    for name in ["tls", "models", "fabrics"] {
         t.later(name);
     }
     t.finish();

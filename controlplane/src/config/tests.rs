@@ -268,7 +268,8 @@ fn without_keys_every_listener_is_loopback(#[case] text: &str, #[case] named: &s
 
 #[rstest]
 #[case("listen: '127.0.0.1:0'\nhealth_listen: '127.0.0.1:0'", true)]
-#[case("listen: '127.0.0.1:9090'", true)] // the default admin listener is not opened yet
+#[case("listen: '127.0.0.1:9090'", false)]
+#[case("listen: '127.0.0.1:7443'", true)] // the default listener of agents is not opened yet
 #[case("listen: '127.0.0.1:9090'\nadmin_listen: '127.0.0.1:9090'", false)]
 #[case("listen: '127.0.0.1:80'\nhealth_listen: '127.0.0.2:80'", true)]
 fn listeners_collide_on_one_address_and_port(#[case] text: &str, #[case] fits: bool) {
@@ -332,12 +333,12 @@ fn default_settings_are_those_of_the_snapshot() {
 #[test]
 fn the_documented_file_is_accepted_and_names_what_is_not_acted_on() {
     let loaded = parse(include_str!("../../tests/data/full.yaml"), &[]).unwrap();
-    let expected = "s.yaml: accepted, but this version does not act on: admin_listen, registry_listen, agent_listen, \
+    let expected = "s.yaml: accepted, but this version does not act on: registry_listen, agent_listen, \
                     limits.default_max_tokens, router.profiles.chat.scorers.queue, router.profiles.chat.scorers.kv, \
                     router.profiles.chat.scorers.prefix, router.profiles.long-context.picker.type, \
                     router.heartbeat_interval, router.heartbeat_miss_limit, router.scrape_interval, \
                     router.endpoint_cache_max_age, router.admission, router.prefix, endpoints[1].grpc_address, \
-                    endpoints[1].kv_address, endpoints[1].role, routes[1].cascade, admin, store, tls, models, fabrics";
+                    endpoints[1].kv_address, endpoints[1].role, routes[1].cascade, tls, models, fabrics";
     assert_eq!(loaded.warnings, [expected]);
     let c = loaded.config;
     let e = &c.endpoints[0];

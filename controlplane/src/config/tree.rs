@@ -24,6 +24,16 @@ pub enum Origin {
     Default,
 }
 
+impl fmt::Display for Origin {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Origin::File { line, column } => write!(f, "line {line}, column {column}"),
+            Origin::Env(name) => write!(f, "environment {name}"),
+            Origin::Default => f.write_str("default"),
+        }
+    }
+}
+
 /// A value and its origin.
 #[derive(Debug, Clone)]
 pub struct Node {

@@ -1,7 +1,9 @@
 //! What a configuration holds, decoded and checked. `docs/configuration.md` says what each key means.
 
+use super::tree::Origin;
 pub use llmgw_routing::snapshot::RouteSpec as Route;
 use llmgw_routing::snapshot::{Engine, Role};
+use std::collections::BTreeMap;
 use std::fmt;
 use std::net::SocketAddr;
 use std::path::PathBuf;
@@ -33,6 +35,8 @@ pub struct Config {
     pub routes: Vec<Route>,
     pub models: Vec<CatalogModel>,
     pub fabrics: Vec<Fabric>,
+    /// Where the scalars that were given stand, by path.
+    pub origins: BTreeMap<String, Origin>,
 }
 
 /// `driver`.

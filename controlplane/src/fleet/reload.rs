@@ -55,7 +55,9 @@ impl Fleet {
     /// Reads the configuration again and takes it whole, or logs why not and changes nothing. Returns the number of the
     /// new snapshot.
     pub async fn reload(&self) -> Result<u64, ReloadError> {
-        let result = self.try_reload(variables()).await;
+        // The environment's iterator cannot move between threads, as a task does.
+        let vars: Vec<_> = variables().collect();
+        let result = self.try_reload(vars.into_iter()).await;
         if let Some(source) = &self.source {
             let own = &source.own;
             own.last_reload_refused.store(result.is_err(), Ordering::Relaxed);

@@ -1,4 +1,5 @@
 use super::{ControlPlane, Parts, ReloadError, StartError};
+use crate::admin::Access;
 use crate::config::{Config, DriverChoice};
 use crate::publisher::PublishError;
 use llmgw_dataplane::shared::{Shared, record_ring};
@@ -7,8 +8,7 @@ use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-const HEAD: &str =
-    "listen: '127.0.0.1:0'\nhealth_listen: '127.0.0.1:0'\nauth: { required: false }\nlog: { level: error }\n";
+const HEAD: &str = "listen: '127.0.0.1:0'\nhealth_listen: '127.0.0.1:0'\nadmin_listen: '127.0.0.1:0'\nauth: { required: false }\nlog: { level: error }\n";
 
 /// A file that goes away with its value.
 struct File(PathBuf);
@@ -33,7 +33,14 @@ impl Drop for File {
 fn parts(path: &Path) -> Parts {
     let config = Config::load(path, []).unwrap().config;
     let consumers = vec![record_ring().1];
-    Parts { config, warnings: Vec::new(), path: Some(path.to_owned()), consumers, max_connections: 64 }
+    Parts {
+        config,
+        warnings: Vec::new(),
+        path: Some(path.to_owned()),
+        consumers,
+        max_connections: 64,
+        access: Access::Loopback,
+    }
 }
 
 fn start(file: &File) -> (ControlPlane, Arc<Shared<()>>) {

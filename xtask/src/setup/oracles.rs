@@ -7,6 +7,7 @@ use std::process::Command;
 
 /// Lists of packages.
 const PYTHON_LIST: &str = "tests/oracles/requirements.txt";
+const SCHEMATHESIS_LIST: &str = "tests/oracles/schemathesis.txt";
 const NODE_LIST: &str = "tests/oracles/package.json";
 
 fn home(kind: &str) -> PathBuf {
@@ -36,13 +37,26 @@ pub fn python_current() -> Result<(), String> {
 
 /// Makes the environment and installs the packages.
 pub fn python_make() -> Outcome {
-    let home = home("python");
+    environment("python", PYTHON_LIST)
+}
+
+pub fn schemathesis_current() -> Result<(), String> {
+    current("schemathesis", SCHEMATHESIS_LIST)
+}
+
+/// Makes an environment of its own, for its dependencies are many.
+pub fn schemathesis_make() -> Outcome {
+    environment("schemathesis", SCHEMATHESIS_LIST)
+}
+
+fn environment(kind: &str, list: &str) -> Outcome {
+    let home = home(kind);
     if !home.join("bin/pip").exists() {
         proc::run(Command::new("python3").args(["-m", "venv"]).arg(&home))?;
     }
-    let quiet = ["install", "--quiet", "--disable-pip-version-check", "--requirement", PYTHON_LIST];
+    let quiet = ["install", "--quiet", "--disable-pip-version-check", "--requirement", list];
     proc::run(Command::new(home.join("bin/pip")).args(quiet))?;
-    installed("python", PYTHON_LIST)
+    installed(kind, list)
 }
 
 pub fn node_current() -> Result<(), String> {
