@@ -61,9 +61,9 @@ pub async fn run(client: &Client, as_json: bool, yes: bool) -> Result<(), Failur
     let diff = TextDiff::from_lines(&before, &after);
     let diff = diff.unified_diff().context_radius(3).header("now", "new").to_string();
     if as_json {
-        warn(&format!("\n{diff}"))
+        warn(&format!("\n{diff}"));
     } else {
-        print(&diff)?
+        print(&diff)?;
     }
     if !yes && io::stdin().is_terminal() && !confirmed()? {
         return Err(kept("nothing was changed".to_owned()));

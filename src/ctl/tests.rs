@@ -1,3 +1,5 @@
+//! What `ctl` prints and reads, without a gateway.
+
 use super::client::Client;
 use super::{begin, deadline, edit, interval, show};
 use llmgw_controlplane::admin::dto::{ConfigView, Explanation, Routes, Status, Workers};

@@ -1,6 +1,6 @@
 //! What the admin API answers when it says no: always OpenAI's error shape.
 
-use axum::http::{HeaderName, HeaderValue, StatusCode, header};
+use axum::http::{HeaderValue, StatusCode};
 use axum::response::{IntoResponse, Response};
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
@@ -36,7 +36,7 @@ pub struct ApiError {
     code: Option<&'static str>,
     message: String,
     param: Option<String>,
-    field: Option<(HeaderName, &'static str)>,
+    field: Option<(&'static str, &'static str)>,
 }
 
 const INVALID: &str = "invalid_request_error";
@@ -66,7 +66,7 @@ impl ApiError {
     /// 401.
     pub fn unauthorized(message: &'static str) -> Self {
         let mut error = Self::new(StatusCode::UNAUTHORIZED, INVALID, Some("invalid_api_key"), message);
-        error.field = Some((header::WWW_AUTHENTICATE, r#"Bearer realm="llmgw admin""#));
+        error.field = Some(("www-authenticate", r#"Bearer realm="llmgw admin""#));
         error
     }
 
@@ -140,7 +140,7 @@ impl ApiError {
         let message = "too many admin requests at a time; try again";
         let mut error =
             Self::new(StatusCode::SERVICE_UNAVAILABLE, "server_error", Some("no_capacity"), message);
-        error.field = Some((header::RETRY_AFTER, "1"));
+        error.field = Some(("retry-after", "1"));
         error
     }
 

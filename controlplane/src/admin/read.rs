@@ -84,7 +84,7 @@ pub fn query<const N: usize>(
 ) -> Result<[Option<String>; N], ApiError> {
     let mut values = [const { None }; N];
     let text = text.unwrap_or_default();
-    if !percent_encoding::percent_decode_str(text).decode_utf8().is_ok() {
+    if percent_encoding::percent_decode_str(text).decode_utf8().is_err() {
         return Err(ApiError::invalid("", "the query string is not UTF-8"));
     }
     for (name, value) in form_urlencoded::parse(text.as_bytes()) {
