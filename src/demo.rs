@@ -18,7 +18,7 @@ const ENGINES: usize = 3;
 pub fn main(once: bool) -> Result<(), Failure> {
     let engines = (0..ENGINES).map(|_| start_engine()).collect::<Result<Vec<_>, _>>()?;
     let mut yaml = String::from(
-        "listen: 127.0.0.1:0\nhealth_listen: 127.0.0.1:0\nadmin_listen: 127.0.0.1:0\n\
+        "listen: 127.0.0.1:0\nhealth_listen: 127.0.0.1:0\nadmin_listen: 127.0.0.1:0\nregistry_listen: 127.0.0.1:0\n\
          auth: { required: false }\nlog: { level: error }\n\
          limits: { max_connections: 1024 }\n\
          router: { policy: least_outstanding }\nendpoints:\n",

@@ -153,10 +153,10 @@ impl Server {
         if let Some(cause) = ring_unusable {
             tracing::warn!(%cause, "io_uring cannot be used, epoll is");
         }
-        let health = control.health_address();
+        let (health, registry) = (control.health_address(), control.registry_address());
         let driver = if ring { "io_uring" } else { "epoll" };
         let admin = control.admin_address();
-        tracing::info!(listen = %address, %health, %admin, shards = count, driver, "serving");
+        tracing::info!(listen = %address, %health, %admin, %registry, shards = count, driver, "serving");
         Ok(Server { address, control, shards, shared })
     }
 

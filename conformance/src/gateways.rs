@@ -44,7 +44,7 @@ fn folder(within: &Path) -> Result<PathBuf, String> {
 pub fn llmgw(binary: &Path, driver: &str, engine: SocketAddr, within: &Path) -> Result<Gateway, String> {
     let folder = folder(within)?;
     let mut yaml = String::from(
-        "listen: 127.0.0.1:0\nhealth_listen: 127.0.0.1:0\nadmin_listen: 127.0.0.1:0\n\
+        "listen: 127.0.0.1:0\nhealth_listen: 127.0.0.1:0\nadmin_listen: 127.0.0.1:0\nregistry_listen: 127.0.0.1:0\n\
          auth: { required: false }\nshards: 1\n\
          log: { format: json }\nrouter: { retries: 0, cooldown: 1ms }\nendpoints:\n",
     );

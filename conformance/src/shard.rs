@@ -221,6 +221,7 @@ fn snapshot(loads: &Arc<LoadTable>, settings: Settings) -> Arc<Snapshot> {
         weight: 1.0,
         role: Role::Unified,
         priority_scheduling: false,
+        announced: false,
     });
     let profile = Profile::from_policy("least_outstanding", 1.25).expect("a policy of the configuration");
     let model = Model::new("m", vec![Arc::clone(&endpoint)], Arc::new(profile), 1, None);

@@ -1,7 +1,7 @@
 //! A data plane without shards, for tests.
 
 use crate::config::Config;
-use crate::fleet::Fleet;
+use crate::fleet::{Fleet, Parts};
 use crate::publisher::{Addresses, Publisher};
 use llmgw_dataplane::driver::Bell;
 use llmgw_dataplane::shared::Shared;
@@ -48,7 +48,15 @@ pub fn fleet(config: Config) -> (Arc<Fleet>, Arc<Shared<()>>) {
     let addresses = addresses(&config);
     let snapshot = publisher.build(&config, &addresses, 77).unwrap();
     let shared = Arc::new(Shared::new(snapshot, Arc::clone(publisher.loads()), RetryBudget::new(0.2), 1));
-    let plane = Arc::clone(&shared) as _;
-    let changed = Arc::new(Notify::new());
-    (Arc::new(Fleet::new(publisher, config, addresses, plane, || 0, changed, None)), shared)
+    let parts = Parts {
+        publisher,
+        config,
+        addresses,
+        plane: Arc::clone(&shared) as _,
+        clock: || 0,
+        own: Arc::default(),
+        changed: Arc::new(Notify::new()),
+        source: None,
+    };
+    (Arc::new(Fleet::new(parts)), shared)
 }

@@ -17,9 +17,10 @@ pub use reload::{ReloadError, Source};
 pub use view::{Health, Origin, WorkerView};
 
 use crate::config::{Config, Route};
+use crate::metrics::OwnStats;
 use crate::plane::DataPlane;
-use crate::publisher::{self, Addresses, PublishError, Publisher, Wanted, Worker};
-use crate::registry::{Ack, Drain, HeartbeatError, Members, Status};
+use crate::publisher::{self, Addresses, PublishError, Publisher, Wanted};
+use crate::registry::{Ack, Drain, HeartbeatError, Members, Status, WorkerSpec};
 use llmgw_dataplane::driver::clock::wall_ns;
 use llmgw_routing::{Nanos, SECOND};
 use pace::Pace;
@@ -48,12 +49,33 @@ pub struct Fleet {
     epoch: AtomicU64,
     plane: Arc<dyn DataPlane>,
     clock: fn() -> Nanos,
+    own: Arc<OwnStats>,
     /// Told of every new snapshot.
     changed: Arc<Notify>,
     /// Wakes [`Fleet::run`].
     due: Notify,
     source: Option<Source>,
     reloading: tokio::sync::Mutex<()>,
+}
+
+/// What a fleet is made of.
+pub struct Parts {
+    /// Builds snapshots; it has built the first.
+    pub publisher: Publisher,
+    /// The configuration of that.
+    pub config: Config,
+    /// Addresses of its endpoints.
+    pub addresses: Addresses,
+    /// Where snapshots are published.
+    pub plane: Arc<dyn DataPlane>,
+    /// The shards' clock.
+    pub clock: fn() -> Nanos,
+    /// Counts.
+    pub own: Arc<OwnStats>,
+    /// Told of every later snapshot.
+    pub changed: Arc<Notify>,
+    /// What a reload needs.
+    pub source: Option<Source>,
 }
 
 /// What is published, and by whom.
@@ -105,17 +127,9 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 }
 
 impl Fleet {
-    /// The fleet of a configuration whose snapshot is already published. `clock` is the shards' clock; `changed` is told
-    /// of every later snapshot; `source` is what a reload needs.
-    pub fn new(
-        publisher: Publisher,
-        config: Config,
-        addresses: Addresses,
-        plane: Arc<dyn DataPlane>,
-        clock: fn() -> Nanos,
-        changed: Arc<Notify>,
-        source: Option<Source>,
-    ) -> Fleet {
+    /// The fleet of a configuration whose snapshot is already published.
+    pub fn new(parts: Parts) -> Fleet {
+        let Parts { publisher, config, addresses, plane, clock, own, changed, source } = parts;
         let mut members = Members::default();
         members.reserve(ids(&config));
         members.lifetime = lifetime(&config);
@@ -129,6 +143,7 @@ impl Fleet {
             epoch: AtomicU64::new(1),
             plane,
             clock,
+            own,
             changed,
             due: Notify::new(),
             source,
@@ -291,6 +306,7 @@ impl Fleet {
     /// Returns when to come again, at the latest.
     pub fn tick(&self, now: Nanos) -> Nanos {
         let (gone, next) = lock(&self.members).expire(now);
+        self.own.workers_evicted.fetch_add(gone.len() as u64, Ordering::Relaxed);
         for id in &gone {
             tracing::warn!(worker = %id, "worker sent no heartbeat in time and is gone");
         }
@@ -340,11 +356,12 @@ impl Fleet {
         let (workers, models, drained) = {
             let mut members = lock(&self.members);
             members.dirty = false;
-            let workers: Vec<Worker> = members
+            self.own.workers.store(members.len() as u64, Ordering::Relaxed);
+            let workers: Vec<Arc<WorkerSpec>> = members
                 .sorted()
                 .into_iter()
                 .filter(|member| !fixed.contains(&*member.spec.id))
-                .map(|m| Worker { spec: Arc::clone(&m.spec), draining: m.status.draining })
+                .map(|member| Arc::clone(&member.spec))
                 .collect();
             let models: Vec<Arc<str>> = members.models().iter().cloned().collect();
             (workers, models, members.drained.clone())
@@ -364,18 +381,19 @@ impl Fleet {
                 return Err(error);
             }
         };
-        self.plane.publish(Arc::clone(&snapshot));
+        // Before a shard can choose one of them.
         self.settle(&workers, &snapshot.endpoints[config.endpoints.len()..]);
+        self.plane.publish(Arc::clone(&snapshot));
         self.changed.notify_one();
         Ok(snapshot.version)
     }
 
     /// Workers that have been published for the first time report their numbers to where decisions read them.
-    fn settle(&self, workers: &[Worker], endpoints: &[Arc<llmgw_routing::snapshot::Endpoint>]) {
+    fn settle(&self, workers: &[Arc<WorkerSpec>], endpoints: &[Arc<llmgw_routing::snapshot::Endpoint>]) {
         let mut members = lock(&self.members);
         for (worker, endpoint) in workers.iter().zip(endpoints) {
-            let Some(member) = members.get_mut(&worker.spec.id) else { continue };
-            if member.slot.is_none() && member.spec.incarnation == worker.spec.incarnation {
+            let Some(member) = members.get_mut(&worker.id) else { continue };
+            if member.slot.is_none() && Arc::ptr_eq(&member.spec, worker) {
                 member.slot = Some(endpoint.slot.clone());
                 member.report(self.plane.loads());
             }

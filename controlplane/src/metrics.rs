@@ -1,7 +1,7 @@
 //! `/metrics`: the shards' counters, merged when asked for, and the control plane's own.
 //!
-//! **Invariant:** label sets are bounded by the configuration: models, pools and replicas are those of the published
-//! snapshot, everything else is a fixed word. A series whose endpoints are gone is forgotten at the next scrape.
+//! **Invariant:** label sets are bounded: models, pools and replicas are those of the published snapshot, of which there
+//! are at most the endpoints of the configuration and the workers registered now; everything else is a fixed word. A series whose endpoints are gone is forgotten at the next scrape.
 
 use crate::expo::{Exposition, Kind};
 use crate::plane::DataPlane;
@@ -33,6 +33,18 @@ pub struct OwnStats {
     pub probes: [AtomicU64; 3],
     /// Access lines that could not be written.
     pub access_lines_lost: AtomicU64,
+    /// Heartbeats that were taken.
+    pub heartbeats: AtomicU64,
+    /// Heartbeats that were refused.
+    pub heartbeats_refused: AtomicU64,
+    /// Workers registered now.
+    pub workers: AtomicU64,
+    /// Workers that lost their place for want of heartbeats.
+    pub workers_evicted: AtomicU64,
+    /// Connections of workers open now.
+    pub registry_connections: AtomicU64,
+    /// Connections of workers closed at the bound.
+    pub registry_refused: AtomicU64,
     /// No new work is taken: the process is about to end.
     pub draining: AtomicBool,
     /// Requests of the admin API.
@@ -208,6 +220,7 @@ pub fn render(plane: &dyn DataPlane, own: &OwnStats, process: &Readings, now: Na
     endpoints(&mut out, plane, &snapshot, now);
     shards(&mut out, plane);
     control(&mut out, plane, &snapshot, own);
+    registry(&mut out, own);
     process_metrics(&mut out, process);
     out.into_text()
 }
@@ -330,6 +343,11 @@ fn endpoints(out: &mut Exposition, plane: &dyn DataPlane, snapshot: &Snapshot, n
     for endpoint in &snapshot.endpoints {
         out.sample(name, &[("replica", &endpoint.id)], loads.inflight(endpoint.slot.index()));
     }
+    let name = "llmgw_endpoint_queue_depth";
+    out.family(name, Kind::Gauge, "Requests admitted by the engine and not yet running, as it reports.");
+    for endpoint in &snapshot.endpoints {
+        out.sample(name, &[("replica", &endpoint.id)], loads.queue_depth(endpoint.slot.index()));
+    }
     let health: Vec<Health> = snapshot.endpoints.iter().map(|e| loads.health(e.slot.index(), now)).collect();
     let name = "llmgw_endpoint_health";
     out.family(name, Kind::Gauge, "1 in the endpoint's state, 0 in others.");
@@ -441,6 +459,21 @@ fn control(out: &mut Exposition, plane: &dyn DataPlane, snapshot: &Snapshot, own
         "Access log lines that could not be written.",
         get(&own.access_lines_lost),
     );
+}
+
+fn registry(out: &mut Exposition, own: &OwnStats) {
+    let get = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
+    out.single("llmgw_workers", Kind::Gauge, "Workers registered now.", get(&own.workers));
+    let name = "llmgw_workers_evicted_total";
+    out.single(name, Kind::Counter, "Workers gone for want of heartbeats.", get(&own.workers_evicted));
+    let name = "llmgw_heartbeats_total";
+    out.family(name, Kind::Counter, "Heartbeats of workers by result.");
+    out.sample(name, &[("result", "taken")], get(&own.heartbeats));
+    out.sample(name, &[("result", "refused")], get(&own.heartbeats_refused));
+    let name = "llmgw_registry_connections";
+    out.single(name, Kind::Gauge, "Connections of workers open now.", get(&own.registry_connections));
+    let name = "llmgw_registry_connections_refused_total";
+    out.single(name, Kind::Counter, "Connections closed at the bound.", get(&own.registry_refused));
 }
 
 fn process_metrics(out: &mut Exposition, process: &Readings) {

@@ -105,7 +105,9 @@ impl Prober {
                 self.seen.get(&endpoint.id).is_some_and(|weak| weak.as_ptr() == Arc::as_ptr(endpoint));
             let failed =
                 matches!(self.plane.loads().health(endpoint.slot.index(), now), Health::Failed { .. });
-            if failed || !known {
+            // A worker that announced itself is up; but where traffic found it broken, a beat alone does not say
+            // that it takes connections again.
+            if failed || !(known || endpoint.announced) {
                 due.push(Arc::clone(endpoint));
             }
             seen.insert(Arc::clone(&endpoint.id), Arc::downgrade(endpoint));

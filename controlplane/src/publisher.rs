@@ -125,15 +125,6 @@ async fn lookup(host: &str, port: u16) -> Result<Vec<SocketAddr>, String> {
     }
 }
 
-/// A registered worker, as it is to be published.
-#[derive(Debug, Clone)]
-pub struct Worker {
-    /// Who it is.
-    pub spec: Arc<WorkerSpec>,
-    /// It takes no new work.
-    pub draining: bool,
-}
-
 /// All that a snapshot is made of.
 #[derive(Debug, Clone, Copy)]
 pub struct Wanted<'a> {
@@ -144,7 +135,7 @@ pub struct Wanted<'a> {
     /// The route table.
     pub routes: &'a Arc<[RouteSpec]>,
     /// Registered workers, sorted by id; no id is one of a static endpoint.
-    pub workers: &'a [Worker],
+    pub workers: &'a [Arc<WorkerSpec>],
     /// Models that workers have named since the process started.
     pub worker_models: &'a [Arc<str>],
     /// Models being drained: they get no new work.
@@ -233,7 +224,7 @@ impl Publisher {
             endpoints.push(self.endpoint(endpoint, wanted.addresses, id, asked)?);
         }
         for worker in wanted.workers {
-            endpoints.push(self.worker(&worker.spec, &series)?);
+            endpoints.push(self.worker(worker, &series)?);
         }
 
         // Nothing fails from here on.
@@ -247,8 +238,7 @@ impl Publisher {
         let pairs = config.endpoints.iter().zip(&endpoints);
         self.endpoints = pairs.map(|(c, e)| (c.id.clone(), (c.clone(), Arc::clone(e)))).collect();
         let pairs = wanted.workers.iter().zip(&endpoints[asked..]);
-        self.workers =
-            pairs.map(|(w, e)| (Arc::clone(&w.spec.id), (Arc::clone(&w.spec), Arc::clone(e)))).collect();
+        self.workers = pairs.map(|(w, e)| (Arc::clone(&w.id), (Arc::clone(w), Arc::clone(e)))).collect();
         let mut settings = config.settings();
         settings.max_connections = settings.max_connections.min(self.max_connections);
         Ok(self.assemble(endpoints, listed, settings))
@@ -290,10 +280,6 @@ impl Publisher {
                 None => self.loads.undrain(endpoint.slot.index()),
             }
         }
-        let registered = &endpoints[wanted.config.endpoints.len()..];
-        for (endpoint, worker) in registered.iter().zip(wanted.workers) {
-            self.loads.set_leaving(endpoint.slot.index(), worker.draining);
-        }
     }
 
     /// What `GET /v1/models` says, and since when: routes, aliases, and models that are served or in the catalog.
@@ -314,7 +300,7 @@ impl Publisher {
         let mut next = self.next_series;
         let mut series = HashMap::new();
         let of_config = wanted.config.endpoints.iter().map(|e| (e.model.as_str(), e.pool.as_str()));
-        let mut models: Vec<&str> = wanted.workers.iter().map(|worker| &*worker.spec.model).collect();
+        let mut models: Vec<&str> = wanted.workers.iter().map(|worker| &*worker.model).collect();
         models.sort_unstable();
         models.dedup();
         for (model, pool) in of_config.chain(models.into_iter().map(|model| (model, WORKER_POOL))) {
@@ -374,6 +360,7 @@ impl Publisher {
             weight: config.weight,
             role: config.role,
             priority_scheduling: config.priority_scheduling,
+            announced: false,
         }))
     }
 
@@ -408,6 +395,7 @@ impl Publisher {
             weight: 1.0,
             role: spec.role,
             priority_scheduling: false,
+            announced: true,
         }))
     }
 

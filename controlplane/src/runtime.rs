@@ -7,7 +7,7 @@
 use crate::admin::stored::{RouteFile, StoredError};
 use crate::admin::{self, Access, Admin};
 use crate::config::{Config, Store};
-use crate::fleet::{Fleet, Source};
+use crate::fleet::{self, Fleet, Source};
 use crate::health::{self, Surface};
 use crate::listener;
 use crate::logs::{self, AccessLog};
@@ -16,6 +16,7 @@ use crate::plane::DataPlane;
 use crate::probe::Prober;
 use crate::publisher::{self, PublishError, Publisher};
 use crate::refresh;
+use crate::registry::{self, TlsError};
 use llmgw_dataplane::driver::clock::{monotonic_ns, wall_ns};
 use llmgw_dataplane::shared::{RecordConsumer, Shared};
 use llmgw_routing::SECOND;
@@ -36,6 +37,8 @@ mod tests;
 
 /// Threads of the control plane.
 const WORKERS: usize = 2;
+/// Threads for what blocks: name look-ups, log writes, building snapshots of a large fleet.
+const BLOCKING: usize = 16;
 /// How long the last access lines may take at the end.
 const LAST_LINES: Duration = Duration::from_secs(2);
 
@@ -65,6 +68,8 @@ pub enum StartError {
     Listen { name: &'static str, address: SocketAddr, error: std::io::Error },
     /// The route table that was set through the admin API cannot be had.
     Routes(StoredError),
+    /// The registry's certificates cannot be used.
+    Tls(TlsError),
     /// The configuration cannot be published.
     Publish(PublishError),
 }
@@ -79,6 +84,7 @@ impl fmt::Display for StartError {
                 write!(f, "{name} {address} cannot be bound: {error}")
             }
             StartError::Routes(error) => error.fmt(f),
+            StartError::Tls(error) => error.fmt(f),
             StartError::Publish(error) => error.fmt(f),
         }
     }
@@ -97,6 +103,7 @@ pub struct ControlPlane {
     stop: watch::Sender<bool>,
     health_address: SocketAddr,
     admin_address: SocketAddr,
+    registry_address: SocketAddr,
 }
 
 impl ControlPlane {
@@ -110,7 +117,7 @@ impl ControlPlane {
         }
         let runtime = tokio::runtime::Builder::new_multi_thread()
             .worker_threads(WORKERS)
-            .max_blocking_threads(4)
+            .max_blocking_threads(BLOCKING)
             .thread_name("llmgw-control")
             .enable_all()
             .build()
@@ -129,6 +136,9 @@ impl ControlPlane {
 
         let (health_address, listener) = bind(&runtime, "health_listen", config.health_listen)?;
         let (admin_address, admin_listener) = bind(&runtime, "admin_listen", config.admin_listen)?;
+        let (registry_address, registry_listener) =
+            bind(&runtime, "registry_listen", config.registry_listen)?;
+        let tls = config.registry_tls.as_ref().map(registry::tls).transpose().map_err(StartError::Tls)?;
         let surface = Surface { plane: Arc::clone(&plane), own: Arc::clone(&own), clock: monotonic_ns };
         let health = health::router(surface);
         runtime.spawn(listener::serve(listener, health, listener::LIMITS, stopped.clone()));
@@ -147,11 +157,20 @@ impl ControlPlane {
         let source = path.map(|path| {
             let in_file = Config::load(&path, variables()).ok();
             let driver = in_file.map_or(config.driver, |loaded| loaded.config.driver);
-            Source { path, driver, log, access_on, own: Arc::clone(&own) }
+            Source { path, driver, log, access_on }
         });
-        let fleet =
-            Fleet::new(publisher, config, addresses, plane, monotonic_ns, Arc::clone(&probe_now), source);
-        let fleet = Arc::new(fleet);
+        let (clock, changed) = (monotonic_ns as fn() -> _, Arc::clone(&probe_now));
+        let fleet = fleet::Parts {
+            publisher,
+            config,
+            addresses,
+            plane,
+            clock,
+            own: Arc::clone(&own),
+            changed,
+            source,
+        };
+        let fleet = Arc::new(Fleet::new(fleet));
         restore(&fleet, file.as_ref())?;
         if access == Access::Loopback {
             tracing::warn!(
@@ -165,9 +184,26 @@ impl ControlPlane {
             listener::LIMITS,
             stopped.clone(),
         ));
+        let listener = registry::Listener {
+            listener: registry_listener,
+            tls,
+            fleet: Arc::clone(&fleet),
+            own: Arc::clone(&own),
+            clock,
+        };
+        runtime.spawn(listener.serve(stopped.clone()));
         runtime.spawn(refresh::run(Arc::clone(&fleet), stopped.clone()));
         runtime.spawn(Arc::clone(&fleet).run(stopped));
-        let control = ControlPlane { runtime, own, fleet, access_log, stop, health_address, admin_address };
+        let control = ControlPlane {
+            runtime,
+            own,
+            fleet,
+            access_log,
+            stop,
+            health_address,
+            admin_address,
+            registry_address,
+        };
         Ok((control, shared))
     }
 
@@ -179,6 +215,11 @@ impl ControlPlane {
     /// Where the admin API is.
     pub fn admin_address(&self) -> SocketAddr {
         self.admin_address
+    }
+
+    /// Where workers announce themselves.
+    pub fn registry_address(&self) -> SocketAddr {
+        self.registry_address
     }
 
     /// Owns what is published.

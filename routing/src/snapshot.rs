@@ -170,6 +170,8 @@ pub struct Endpoint {
     pub role: Role,
     /// The engine schedules by the body's `priority`, as vLLM with `--scheduling-policy priority` does.
     pub priority_scheduling: bool,
+    /// It announced itself and sends heartbeats.
+    pub announced: bool,
 }
 
 /// Engine families; each has its own metric names, error shapes and surfaces.

@@ -6,6 +6,7 @@ use std::net::SocketAddr;
 use std::time::Duration;
 
 use crate::fault::Fault;
+use crate::heartbeat::Announcement;
 use crate::model::ModelConfig;
 use crate::server::{Engine, StartError};
 
@@ -60,6 +61,32 @@ pub struct Args {
     /// A fault from the start on; repeatable. See `POST /sim/fault` for changing it while running
     #[arg(long, value_name = "NAME[=ARG][,count=N][,p=P]", value_parser = Fault::parse)]
     pub fault: Vec<Fault>,
+    /// Registry of a gateway (tl.control.v1) to announce the engine to
+    #[arg(long, value_name = "ADDR", requires = "worker_id")]
+    pub registry: Option<SocketAddr>,
+    /// Id to announce
+    #[arg(long, value_name = "ID", requires = "registry")]
+    pub worker_id: Option<String>,
+    /// Part in disaggregated serving to announce
+    #[arg(long, value_enum, default_value = "unified", requires = "registry")]
+    pub role: WorkerRole,
+    /// HTTP address to announce, where --listen is not how others reach it
+    #[arg(long, value_name = "HOST:PORT", requires = "registry")]
+    pub advertise: Option<String>,
+    /// Between two heartbeats
+    #[arg(long, value_name = "D", default_value = "2s", value_parser = parse_duration, requires = "registry")]
+    pub heartbeat_interval: Duration,
+}
+
+/// Parts in disaggregated serving.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
+pub enum WorkerRole {
+    /// Prefill and decode.
+    Unified,
+    /// Prefill only.
+    Prefill,
+    /// Decode only.
+    Decode,
 }
 
 /// Whose metric names `/metrics` uses, and whose habits the server has.
@@ -155,7 +182,22 @@ pub async fn run(args: Args) -> Result<(), StartError> {
     use tokio::signal::unix::{SignalKind, signal};
     let mut term = signal(SignalKind::terminate()).map_err(StartError::Signal)?;
     let mut int = signal(SignalKind::interrupt()).map_err(StartError::Signal)?;
+    let (registry, worker_id) = (args.registry, args.worker_id.clone());
+    let (role, advertise, interval) = (args.role, args.advertise.clone(), args.heartbeat_interval);
+    let model = args.model.clone();
     let engine = Engine::start(Config::from(args))?;
+    let announcement = registry.zip(worker_id).map(|(registry, worker_id)| Announcement {
+        registry,
+        worker_id,
+        role: match role {
+            WorkerRole::Unified => "unified",
+            WorkerRole::Prefill => "prefill",
+            WorkerRole::Decode => "decode",
+        },
+        http_address: advertise.unwrap_or_else(|| engine.local_addr().to_string()),
+        model,
+        interval,
+    });
     let mut line = format!("listening on http://{}", engine.local_addr());
     if let Some(admin) = engine.admin_addr() {
         line.push_str(&format!(" admin http://{admin}"));
@@ -164,9 +206,19 @@ pub async fn run(args: Args) -> Result<(), StartError> {
     // Nobody reading the line is no reason not to serve.
     let _ = writeln!(stdout, "{line}").and_then(|()| stdout.flush());
     drop(stdout);
+    let beating = async {
+        match &announcement {
+            Some(announcement) => announcement.beat(&engine).await,
+            None => std::future::pending().await,
+        }
+    };
     tokio::select! {
+        () = beating => {}
         _ = term.recv() => {}
         _ = int.recv() => {}
+    }
+    if let Some(announcement) = &announcement {
+        announcement.leave(&engine).await;
     }
     engine.shutdown();
     Ok(())

@@ -4,6 +4,7 @@
 //! - [`tokens`]: the text it generates and the check of it; [`tokenizer`]: how prompts are counted and cut into blocks.
 //! - [`model`]: continuous batching and the prefix cache in virtual time; no sockets, no clock.
 //! - [`fault`]: what it can be told to do wrong.
+//! - [`heartbeat`]: announcing the engine to a gateway.
 //! - [`server`]: HTTP over the model, on one thread of its own.
 //!
 //! ```no_run
@@ -16,6 +17,7 @@
 
 pub mod args;
 pub mod fault;
+pub mod heartbeat;
 pub mod model;
 pub mod server;
 pub mod tokenizer;

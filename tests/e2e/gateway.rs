@@ -24,6 +24,7 @@ pub struct Gateway {
     pub address: SocketAddr,
     pub health: SocketAddr,
     pub admin: SocketAddr,
+    pub registry: SocketAddr,
     log: Arc<Log>,
     dir: TempDir,
     config: String,
@@ -122,6 +123,7 @@ pub fn endpoint(id: &str, url: &str) -> String {
 pub fn config(endpoints: &[String], extra: &str) -> String {
     let mut yaml =
         String::from("listen: 127.0.0.1:0\nhealth_listen: 127.0.0.1:0\nadmin_listen: 127.0.0.1:0\n");
+    yaml.push_str("registry_listen: 127.0.0.1:0\n");
     yaml.push_str("auth: { required: false }\n");
     for (key, default) in [
         ("shards:", "shards: 1"),
@@ -159,12 +161,12 @@ impl Gateway {
         log.follow(child.stderr.take().expect("its standard error"));
         let (line, _) = log.wait(0, |line| line.contains("serving"));
         let addresses = match serde_json::from_str::<Value>(&line) {
-            Ok(json) => ["listen", "health", "admin"].map(|key| json[key].to_string()),
-            Err(_) => ["listen=", "health=", "admin="].map(|key| word(&line, key)),
+            Ok(json) => ["listen", "health", "admin", "registry"].map(|key| json[key].to_string()),
+            Err(_) => ["listen=", "health=", "admin=", "registry="].map(|key| word(&line, key)),
         };
         let parse = |text: String| text.trim_matches('"').parse().expect("an address in the log");
-        let [address, health, admin] = addresses.map(parse);
-        let gateway = Gateway { child, address, health, admin, log, dir, config };
+        let [address, health, admin, registry] = addresses.map(parse);
+        let gateway = Gateway { child, address, health, admin, registry, log, dir, config };
         let count = u32::try_from(endpoints.len()).expect("few endpoints");
         gateway.wait_metric("llmgw_probes_total", |probes| probes >= f64::from(count));
         gateway

@@ -15,6 +15,7 @@ mod http;
 mod lifecycle;
 mod limits;
 mod pool;
+mod registry;
 mod reload;
 mod start;
 mod streams;

@@ -107,6 +107,7 @@ impl Fleet {
 fn server_yaml(own: &[SocketAddr], engines: &[SocketAddr], more: &str) -> String {
     let mut yaml = format!("listen: \"{}\"\nhealth_listen: \"{}\"\n", own[0], own[1]);
     yaml.push_str("admin_listen: \"127.0.0.1:0\"\n");
+    yaml.push_str("registry_listen: \"127.0.0.1:0\"\n");
     yaml.push_str("auth: { required: false }\nlog: { level: warn, access: false }\n");
     yaml.push_str(more);
     yaml.push_str("endpoints:\n");

@@ -119,6 +119,7 @@ fn endpoints(loads: &Arc<LoadTable>, count: u16) -> Vec<Arc<Endpoint>> {
             weight: 1.0,
             role: Role::Unified,
             priority_scheduling: false,
+            announced: false,
         }))
     };
     (0..count).filter_map(endpoint).collect()

@@ -75,7 +75,7 @@ pub struct Loaded {
 }
 
 /// Sections whose names, as prefixes, mark a variable as meant for the configuration.
-const SECTIONS: [&str; 13] = [
+const SECTIONS: [&str; 14] = [
     "log",
     "auth",
     "admin",
@@ -85,6 +85,7 @@ const SECTIONS: [&str; 13] = [
     "router",
     "cors",
     "tls",
+    "registry_tls",
     "endpoints",
     "routes",
     "models",
@@ -177,6 +178,7 @@ impl Config {
             ("shards", self.shards != new.shards),
             ("driver", self.driver != new.driver),
             ("log.format", self.log.format != new.log.format),
+            ("registry_tls", self.registry_tls != new.registry_tls),
             ("auth.required", self.auth.required != new.auth.required),
         ];
         names.extend(others.iter().filter(|(_, changed)| *changed).map(|(name, _)| *name));

@@ -24,7 +24,7 @@ pub const LISTENERS: [(&str, &str, bool); 5] = [
     ("listen", "127.0.0.1:8080", true),
     ("admin_listen", "127.0.0.1:9090", true),
     ("health_listen", "127.0.0.1:9464", true),
-    ("registry_listen", "127.0.0.1:50060", false),
+    ("registry_listen", "127.0.0.1:50060", true),
     ("agent_listen", "127.0.0.1:7443", false),
 ];
 
@@ -68,6 +68,7 @@ pub fn root(notes: &Notes, node: &Node) -> Config {
         router: router(t.table("router")),
         cors: cors(t.table("cors")),
         tls: tls(&mut t),
+        registry_tls: registry_tls(&mut t),
         endpoints: fleet::endpoints(&mut t),
         routes: fleet::routes(&mut t),
         models: fleet::models(&mut t),
@@ -269,14 +270,7 @@ fn router(mut t: Table<'_>) -> Router {
     };
     admission(t.table("admission"));
     prefix(t.table("prefix"));
-    for name in [
-        "heartbeat_interval",
-        "heartbeat_miss_limit",
-        "scrape_interval",
-        "endpoint_cache_max_age",
-        "admission",
-        "prefix",
-    ] {
+    for name in ["scrape_interval", "endpoint_cache_max_age", "admission", "prefix"] {
         t.later(name);
     }
     t.finish();
@@ -409,4 +403,15 @@ fn tls(root: &mut Table<'_>) -> Option<Tls> {
     }
     t.finish();
     given.then_some(tls)
+}
+
+fn registry_tls(root: &mut Table<'_>) -> Option<RegistryTls> {
+    if !root.has("registry_tls") {
+        return None;
+    }
+    let mut t = root.table("registry_tls");
+    let mut path = |name| t.required(name, text).map(PathBuf::from);
+    let (ca, cert, key) = (path("ca"), path("cert"), path("key"));
+    t.finish();
+    Some(RegistryTls { ca: ca?, cert: cert?, key: key? })
 }

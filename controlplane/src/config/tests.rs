@@ -333,10 +333,10 @@ fn default_settings_are_those_of_the_snapshot() {
 #[test]
 fn the_documented_file_is_accepted_and_names_what_is_not_acted_on() {
     let loaded = parse(include_str!("../../tests/data/full.yaml"), &[]).unwrap();
-    let expected = "s.yaml: accepted, but this version does not act on: registry_listen, agent_listen, \
+    let expected = "s.yaml: accepted, but this version does not act on: agent_listen, \
                     limits.default_max_tokens, router.profiles.chat.scorers.queue, router.profiles.chat.scorers.kv, \
                     router.profiles.chat.scorers.prefix, router.profiles.long-context.picker.type, \
-                    router.heartbeat_interval, router.heartbeat_miss_limit, router.scrape_interval, \
+                    router.scrape_interval, \
                     router.endpoint_cache_max_age, router.admission, router.prefix, endpoints[1].grpc_address, \
                     endpoints[1].kv_address, endpoints[1].role, routes[1].cascade, tls, models, fabrics";
     assert_eq!(loaded.warnings, [expected]);

@@ -31,6 +31,7 @@ pub struct Config {
     pub router: Router,
     pub cors: Cors,
     pub tls: Option<Tls>,
+    pub registry_tls: Option<RegistryTls>,
     pub endpoints: Vec<EndpointConfig>,
     pub routes: Vec<Route>,
     pub models: Vec<CatalogModel>,
@@ -225,6 +226,17 @@ pub struct Tls {
     pub ca: Option<PathBuf>,
     pub cert: Option<PathBuf>,
     pub key: Option<PathBuf>,
+}
+
+/// `registry_tls`: all three files.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct RegistryTls {
+    /// Signs the certificates of workers.
+    pub ca: PathBuf,
+    /// The gateway's certificate.
+    pub cert: PathBuf,
+    /// Its key.
+    pub key: PathBuf,
 }
 
 /// One of `endpoints`.

@@ -29,6 +29,7 @@ pub fn view(config: &Config) -> Value {
         router,
         cors: Cors { allow_origins, max_age },
         tls,
+        registry_tls,
         endpoints,
         routes,
         models,
@@ -63,6 +64,9 @@ pub fn view(config: &Config) -> Value {
         "router": show_router(router),
         "cors": { "allow_origins": allow_origins, "max_age": show_duration(*max_age) },
         "tls": tls.as_ref().map(|Tls { ca, cert, key }| json!({ "ca": ca, "cert": cert, "key": key })),
+        "registry_tls": registry_tls
+            .as_ref()
+            .map(|RegistryTls { ca, cert, key }| json!({ "ca": ca, "cert": cert, "key": key })),
         "endpoints": endpoints.iter().map(endpoint).collect::<Vec<_>>(),
         "routes": routes.iter().map(route).collect::<Vec<_>>(),
         "models": models,

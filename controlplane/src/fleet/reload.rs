@@ -3,7 +3,6 @@
 use super::{Fleet, ids, lifetime, lock};
 use crate::config::{Config, ConfigError, DriverChoice, Loaded};
 use crate::logs::{self, LogHandle};
-use crate::metrics::OwnStats;
 use crate::publisher::{self, PublishError};
 use crate::runtime::variables;
 use llmgw_dataplane::driver::clock::wall_ns;
@@ -23,8 +22,6 @@ pub struct Source {
     pub log: LogHandle,
     /// Whether access lines are written.
     pub access_on: Arc<AtomicBool>,
-    /// Counts reloads.
-    pub own: Arc<OwnStats>,
 }
 
 /// Why a reload was refused; the running configuration stays.
@@ -58,14 +55,12 @@ impl Fleet {
         // The environment's iterator cannot move between threads, as a task does.
         let vars: Vec<_> = variables().collect();
         let result = self.try_reload(vars.into_iter()).await;
-        if let Some(source) = &self.source {
-            let own = &source.own;
-            own.last_reload_refused.store(result.is_err(), Ordering::Relaxed);
-            let count = if result.is_ok() { &own.reloads } else { &own.reloads_refused };
-            count.fetch_add(1, Ordering::Relaxed);
-            if result.is_ok() {
-                own.configured_at.store(wall_ns() / SECOND, Ordering::Relaxed);
-            }
+        let own = &self.own;
+        own.last_reload_refused.store(result.is_err(), Ordering::Relaxed);
+        let count = if result.is_ok() { &own.reloads } else { &own.reloads_refused };
+        count.fetch_add(1, Ordering::Relaxed);
+        if result.is_ok() {
+            own.configured_at.store(wall_ns() / SECOND, Ordering::Relaxed);
         }
         match &result {
             Ok(version) => tracing::info!(version, "configuration reloaded"),

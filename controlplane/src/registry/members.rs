@@ -25,8 +25,6 @@ pub struct WorkerSpec {
     pub http_address: Box<str>,
     /// Where that is.
     pub address: SocketAddr,
-    /// Total KV blocks, the weight of the `weighted` policy; 0: unknown.
-    pub capacity: u32,
 }
 
 /// A registered worker.
@@ -65,8 +63,6 @@ pub struct Members {
     pub lifetime: Nanos,
     /// Something changed that is not published yet.
     pub dirty: bool,
-    /// Workers that lost their place for want of heartbeats.
-    pub evicted: u64,
     incarnations: u64,
 }
 
@@ -87,8 +83,11 @@ impl Members {
             && now.saturating_sub(member.last) < lifetime
             && member.same_place(status)
         {
-            if member.take(status, now, unix_ms) {
-                self.dirty = true;
+            let draining = member.status.draining;
+            member.take(status, now, unix_ms);
+            if draining != status.draining {
+                let what = if status.draining { "worker drains" } else { "worker takes work again" };
+                tracing::info!(worker = %status.worker_id, "{what}");
             }
             member.report(loads);
             return Ok(ack);
@@ -139,8 +138,11 @@ impl Members {
             role: identity.role,
             http_address: status.http_address.as_str().into(),
             address,
-            capacity: unsigned(status.kv_total_blocks),
         };
+        tracing::info!(
+            worker = %id, model = %spec.model, role = %status.role, address = %spec.http_address,
+            again = self.workers.contains_key(&id), "worker joined"
+        );
         let member = Member {
             spec: Arc::new(spec),
             status: status.clone(),
@@ -167,7 +169,6 @@ impl Members {
             true
         });
         self.dirty |= !gone.is_empty();
-        self.evicted += gone.len() as u64;
         (gone, earliest.map(|last| last.saturating_add(lifetime)))
     }
 
@@ -236,10 +237,8 @@ impl Member {
             && self.status.kv_address == status.kv_address
     }
 
-    /// Takes the changing part of a status; whether the snapshot has to change for it.
-    fn take(&mut self, status: &Status, now: Nanos, unix_ms: u64) -> bool {
-        let resized = self.status.kv_total_blocks != status.kv_total_blocks;
-        let changed = resized || self.status.draining != status.draining;
+    /// Takes the changing part of a status. The snapshot does not change for it.
+    fn take(&mut self, status: &Status, now: Nanos, unix_ms: u64) {
         let ours = &mut self.status;
         ours.kv_format = status.kv_format;
         ours.queue_depth = status.queue_depth;
@@ -248,11 +247,6 @@ impl Member {
         ours.kv_total_blocks = status.kv_total_blocks;
         ours.draining = status.draining;
         (self.last, self.last_unix_ms) = (now, unix_ms);
-        if resized {
-            let capacity = unsigned(status.kv_total_blocks);
-            self.spec = Arc::new(WorkerSpec { capacity, ..WorkerSpec::copy(&self.spec) });
-        }
-        changed
     }
 
     /// Writes the reported numbers to where decisions read them.
@@ -260,6 +254,7 @@ impl Member {
         if let Some(slot) = &self.slot {
             loads.set_queue_depth(slot.index(), unsigned(self.status.queue_depth));
             loads.set_kv_blocks(slot.index(), unsigned(self.status.kv_total_blocks));
+            loads.set_leaving(slot.index(), self.status.draining);
         }
     }
 }
@@ -273,7 +268,6 @@ impl WorkerSpec {
             role: self.role,
             http_address: self.http_address.clone(),
             address: self.address,
-            capacity: self.capacity,
         }
     }
 }

@@ -7,10 +7,13 @@
 //! * A status that is not believable changes nothing and is answered with the field's name.
 //! * A heartbeat that changes no membership writes a few atomics and publishes nothing.
 
+mod conn;
 mod members;
+mod serve;
 mod status;
 
 pub use members::{Drain, Member, Members, WorkerSpec};
+pub use serve::{Listener, TlsError, tls};
 pub use status::{InvalidStatus, Status};
 
 use std::fmt;

@@ -8,7 +8,8 @@ use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-const HEAD: &str = "listen: '127.0.0.1:0'\nhealth_listen: '127.0.0.1:0'\nadmin_listen: '127.0.0.1:0'\nauth: { required: false }\nlog: { level: error }\n";
+const HEAD: &str = "listen: '127.0.0.1:0'\nhealth_listen: '127.0.0.1:0'\nadmin_listen: '127.0.0.1:0'\n\
+                    registry_listen: '127.0.0.1:0'\nauth: { required: false }\nlog: { level: error }\n";
 
 /// A file that goes away with its value.
 struct File(PathBuf);

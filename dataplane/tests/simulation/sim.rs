@@ -115,6 +115,7 @@ impl Sim {
                     weight: 1.0,
                     role: Role::Unified,
                     priority_scheduling: false,
+                    announced: false,
                 })
             })
             .collect();

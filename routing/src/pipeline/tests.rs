@@ -67,6 +67,7 @@ fn endpoint(loads: &Arc<LoadTable>, id: &str, weight: f64) -> Arc<Endpoint> {
         weight,
         role: Role::Unified,
         priority_scheduling: false,
+        announced: false,
     })
 }
 

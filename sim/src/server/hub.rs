@@ -48,6 +48,8 @@ pub struct Hub {
     pub connections: Cell<u64>,
     /// Of them open.
     pub open: Cell<u64>,
+    /// No new generation requests are taken.
+    pub draining: Cell<bool>,
 }
 
 /// The model and its jobs.
@@ -146,6 +148,7 @@ impl Hub {
             listening: Cell::new(false),
             connections: Cell::new(0),
             open: Cell::new(0),
+            draining: Cell::new(false),
         }
     }
 
@@ -185,8 +188,13 @@ impl Hub {
         let mut record = Record::new(request_id.clone(), target, head.fields.clone(), body, now);
         let plan = board.faults.draw(&mut board.rng);
         record.faults.clone_from(&plan.struck);
-        let parsed =
-            if self.loading() { Err(loading_error()) } else { api::parse(surface, body, self.limits()) };
+        let parsed = if self.loading() {
+            Err(loading_error())
+        } else if self.draining.get() {
+            Err(draining_error())
+        } else {
+            api::parse(surface, body, self.limits())
+        };
         let early = early_fault(&plan, &parsed, head.keep_alive, &request_id);
         if let Some(start) = early {
             record.ended = Some(now);
@@ -285,6 +293,19 @@ impl Hub {
         }
     }
 
+    /// How busy it is.
+    pub fn load(&self) -> super::Load {
+        self.pump();
+        let core = self.core.borrow();
+        let (model, pool) = (&core.model, core.model.pool());
+        super::Load {
+            waiting: model.waiting(),
+            running: model.running(),
+            free_blocks: pool.capacity().saturating_sub(pool.used()),
+            blocks: pool.capacity(),
+        }
+    }
+
     /// The engine's state as `/sim/state` shows it.
     pub fn state(&self) -> Value {
         self.pump();
@@ -293,6 +314,7 @@ impl Hub {
         json!({
             "model": self.config.model,
             "loading": self.loading(),
+            "draining": self.draining.get(),
             "uptime_ms": self.clock.now() / 1_000_000,
             "running": core.model.running(),
             "waiting": core.model.waiting(),
@@ -479,6 +501,11 @@ pub fn error_answer(error: &ApiError, keep_alive: bool) -> Vec<u8> {
 /// What requests get while the model loads.
 pub fn loading_error() -> ApiError {
     ApiError { status: 503, message: "Loading model".to_owned(), kind: "unavailable_error", param: None }
+}
+
+/// What requests get while the engine drains.
+fn draining_error() -> ApiError {
+    ApiError { status: 503, message: "Draining".to_owned(), kind: "unavailable_error", param: None }
 }
 
 /// Faults that strike before the head, and wrong requests.

@@ -73,8 +73,23 @@ enum Command {
     SetFault(Fault, mpsc::Sender<()>),
     ClearFaults(mpsc::Sender<()>),
     State(mpsc::Sender<Value>),
+    Load(mpsc::Sender<Load>),
+    SetDraining(bool, mpsc::Sender<()>),
     Request(String, mpsc::Sender<Option<Value>>),
     Stop,
+}
+
+/// How busy an engine is.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Load {
+    /// Sequences admitted and not yet running.
+    pub waiting: u32,
+    /// Sequences running.
+    pub running: u32,
+    /// KV blocks that no running sequence holds.
+    pub free_blocks: u32,
+    /// KV blocks.
+    pub blocks: u32,
 }
 
 /// A running engine; dropping it stops it.
@@ -159,6 +174,16 @@ impl Engine {
         self.ask(Command::State).unwrap_or_default()
     }
 
+    /// How busy it is.
+    pub fn load(&self) -> Load {
+        self.ask(Command::Load).unwrap_or_default()
+    }
+
+    /// Takes no new generation requests (they get 503), or takes them again; what runs goes on.
+    pub fn set_draining(&self, draining: bool) {
+        self.ask(|reply| Command::SetDraining(draining, reply));
+    }
+
     /// What `GET /sim/requests/{id}` shows.
     pub fn request(&self, id: &str) -> Option<Value> {
         self.ask(|reply| Command::Request(id.to_owned(), reply)).flatten()
@@ -223,6 +248,13 @@ async fn serve(
             }
             Command::State(reply) => {
                 let _ = reply.send(hub.state());
+            }
+            Command::Load(reply) => {
+                let _ = reply.send(hub.load());
+            }
+            Command::SetDraining(draining, reply) => {
+                hub.draining.set(draining);
+                let _ = reply.send(());
             }
             Command::Request(id, reply) => {
                 hub.pump();

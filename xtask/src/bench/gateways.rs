@@ -62,7 +62,7 @@ impl Site<'_> {
         let name = format!("llmgw {driver}");
         let mut yaml = format!(
             "listen: \"{}\"\nhealth_listen: \"{}\"\nadmin_listen: \"127.0.0.1:0\"\n\
-             shards: 1\nauth: {{ required: false }}\n\
+             registry_listen: \"127.0.0.1:0\"\nshards: 1\nauth: {{ required: false }}\n\
              log: {{ level: info, access: true }}\nrouter: {{ inject_usage: true }}\nendpoints:\n",
             own[0], own[1]
         );

@@ -1,0 +1,8 @@
+//! Generates the code of the `.proto` files, without protoc.
+
+fn main() -> Result<(), Box<dyn std::error::Error>> {
+    println!("cargo::rerun-if-changed=proto");
+    let files = protox::compile(["tl/control/v1/control.proto"], ["proto"])?;
+    tonic_prost_build::configure().compile_fds(files)?;
+    Ok(())
+}
