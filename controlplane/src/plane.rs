@@ -27,6 +27,8 @@ pub trait DataPlane: Send + Sync + 'static {
     fn buffered(&self) -> usize;
     /// How far a shutdown has come.
     fn stopping(&self) -> Stop;
+    /// Frees snapshots that no shard holds any more.
+    fn reap(&self);
 }
 
 impl<S: Send + 'static> DataPlane for Shared<S> {
@@ -57,5 +59,8 @@ impl<S: Send + 'static> DataPlane for Shared<S> {
     }
     fn stopping(&self) -> Stop {
         Shared::stopping(self)
+    }
+    fn reap(&self) {
+        Shared::reap(self);
     }
 }

@@ -77,6 +77,7 @@ impl Prober {
 
     /// One round: every endpoint that is new or failed, some at a time.
     pub async fn pass(&mut self) {
+        self.plane.reap();
         let permits = Arc::new(Semaphore::new(CONCURRENT));
         let mut probes = JoinSet::new();
         for endpoint in self.due() {

@@ -142,6 +142,11 @@ impl ApiError {
         Self::no_capacity("The gateway is shutting down", llmgw_routing::SECOND)
     }
 
+    /// The model is drained.
+    pub fn drained() -> Self {
+        Self::no_capacity("This model is being drained", llmgw_routing::SECOND)
+    }
+
     /// 429 at the bound of connections an address may have.
     pub fn too_many_connections() -> Self {
         let message = "Too many connections from this address";

@@ -26,6 +26,7 @@ pub const ALL: &[&str] = &[
     "cors_preflight",
     "cut_answer",
     "drain",
+    "drain_cut",
     "early_answer",
     "engine_error",
     "engine_error_event",

@@ -58,6 +58,9 @@ pub struct Shared<S> {
     pub series: SeriesRegistry,
     /// One a shard.
     pub seats: Vec<ShardSeat<S>>,
+    /// Snapshots that a shard may still hold. They are kept until none does, so that no shard has to free one: that of
+    /// ten thousand routes takes milliseconds.
+    retired: Mutex<Vec<Arc<Snapshot>>>,
     stop: AtomicU8,
     addresses: AddressCounts,
 }
@@ -79,6 +82,7 @@ impl<S> Shared<S> {
             starved: AtomicU32::new(0),
             series: SeriesRegistry::default(),
             seats: (0..shards).map(|_| seat()).collect(),
+            retired: Mutex::default(),
             stop: AtomicU8::new(0),
             addresses: AddressCounts::default(),
         }
@@ -86,8 +90,23 @@ impl<S> Shared<S> {
 
     /// Publishes a snapshot and wakes every shard, so that closed endpoints' pooled connections go at once.
     pub fn publish(&self, snapshot: Arc<Snapshot>) {
-        self.snapshot.store(snapshot);
+        let old = self.snapshot.swap(snapshot);
+        self.retired.lock().unwrap_or_else(PoisonError::into_inner).push(old);
         self.wake_all();
+        self.reap();
+    }
+
+    /// Frees earlier snapshots that no shard holds any more; how many are left. Never called by a shard.
+    pub fn reap(&self) -> usize {
+        let mut retired = self.retired.lock().unwrap_or_else(PoisonError::into_inner);
+        let held = retired.iter().map(|old| Arc::strong_count(old) > 1).collect::<Vec<_>>();
+        let (keep, gone) =
+            std::mem::take(&mut *retired).into_iter().zip(held).partition::<Vec<_>, _>(|(_, held)| *held);
+        retired.extend(keep.into_iter().map(|(old, _)| old));
+        let left = retired.len();
+        drop(retired);
+        drop(gone);
+        left
     }
 
     /// Asks all shards to stop; only ever moves forward.

@@ -17,6 +17,7 @@ mod limits;
 mod pool;
 mod registry;
 mod reload;
+mod routes;
 mod start;
 mod streams;
 

@@ -158,6 +158,8 @@ pub enum Failure {
     Malformed,
     /// 429 or 503, and for how long.
     Busy(Nanos),
+    /// Its endpoint's drain is over, and it had not answered.
+    Drained,
 }
 
 impl Failure {
@@ -175,6 +177,7 @@ impl Failure {
             Failure::Lost => "connection lost before the answer",
             Failure::Malformed => "malformed answer",
             Failure::Busy(_) => "engine busy",
+            Failure::Drained => "cut at the end of a drain",
         }
     }
 
@@ -186,6 +189,7 @@ impl Failure {
             Failure::Busy(_) => {
                 ApiError::no_capacity("Every engine of this model is busy", busy_for.unwrap_or(SECOND))
             }
+            Failure::Drained => ApiError::drained(),
             Failure::Refused | Failure::Local | Failure::Lost => {
                 let retry = busy_for.unwrap_or(1000 * MILLISECOND);
                 ApiError::no_capacity("No engine of this model could take the request", retry)

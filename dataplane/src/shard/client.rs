@@ -277,7 +277,7 @@ impl<D: Driver> Shard<D> {
             }
             ClientState::Answer => {
                 let paused = self.upstream_paused(client);
-                client.exchange.as_ref().map_or(NEVER, |ex| ex.next_deadline(paused))
+                client.exchange.as_ref().map_or(NEVER, |ex| ex.next_deadline(paused).min(self.cut_at(ex)))
             }
             // As long as output drains, however slowly, only a stall ends it.
             ClientState::Linger if !client.out.is_empty() => NEVER,
@@ -345,6 +345,8 @@ impl<D: Driver> Shard<D> {
         let Some(dispatch) = &ex.dispatch else { return };
         if due(ex.started, settings.timeout_total) {
             self.exchange_timeout(token, Phase::Total);
+        } else if self.cut_at(ex) <= now {
+            self.exchange_cut(token);
         } else if let Some(started) = dispatch.connecting
             && due(started, settings.timeout_connect)
         {

@@ -6,9 +6,10 @@ use super::Shard;
 use super::relay::COPIED_MAX;
 use crate::driver::{ConnError, Driver, Token};
 use crate::error::{ApiError, Phase};
-use crate::exchange::{Dispatch, Failure, Lease, Reply, UpReader};
+use crate::exchange::{Dispatch, Exchange, Failure, Lease, Reply, UpReader};
 use crate::http1::write::{put_header, put_header_u64};
 use crate::record::{Outcome, Surface};
+use crate::timer::NEVER;
 use crate::upstream::{Up, UpState};
 use llmgw_routing::pipeline::{NoEndpoint, Request, decide};
 use llmgw_routing::prefix::prefix_key;
@@ -279,7 +280,8 @@ impl<D: Driver> Shard<D> {
                     dispatch.busy_for = Some(dispatch.busy_for.unwrap_or(0).max(wait));
                     loads.mark_busy(slot, now.saturating_add(wait), now);
                 }
-                Failure::Local => {}
+                // Neither says anything of the endpoint's health.
+                Failure::Local | Failure::Drained => {}
                 _ => loads.mark_failed(slot, now.saturating_add(settings.cooldown)),
             }
         }
@@ -324,6 +326,29 @@ impl<D: Driver> Shard<D> {
             self.break_stream(token, &error, Outcome::Broken);
         } else {
             self.reject(token, &error);
+        }
+    }
+
+    /// What ran when its endpoint's drain was over: its connection is closed, so that the engine may go. A stream gets an
+    /// error event; what had not begun may be taken elsewhere.
+    pub(super) fn exchange_cut(&mut self, token: Token) {
+        crate::mark!(drain_cut);
+        let Some(ex) = self.clients.get(token).and_then(|client| client.exchange.as_ref()) else { return };
+        if ex.committed() {
+            self.detach_upstream(token, false);
+            self.break_stream(token, &ApiError::drained(), Outcome::Broken);
+        } else {
+            self.try_failed(token, Failure::Drained);
+        }
+    }
+
+    /// When the request's endpoint is cut off; [`NEVER`] if it is not drained.
+    pub(super) fn cut_at(&self, ex: &Exchange) -> Nanos {
+        match &ex.dispatch {
+            Some(Dispatch { lease: Some(_), endpoint: Some(endpoint), .. }) if self.seen_cuts != 0 => {
+                self.shared.loads.cut_at(endpoint.slot.index())
+            }
+            _ => NEVER,
         }
     }
 
@@ -428,7 +453,7 @@ fn unavailable(none: NoEndpoint, now: Nanos) -> ApiError {
                 if busy { "Every engine of this model is busy" } else { "No engine of this model is up" };
             ApiError::no_capacity(message, retry_at.saturating_sub(now))
         }
-        NoEndpoint::Draining => ApiError::no_capacity("This model is being drained", SECOND),
+        NoEndpoint::Draining => ApiError::drained(),
         NoEndpoint::Unserved => ApiError::no_capacity("No engine serves this model now", SECOND),
         NoEndpoint::AllExcluded => {
             ApiError::no_capacity("No engine of this model could take the request", SECOND)

@@ -89,6 +89,8 @@ pub struct Shard<D: Driver> {
     shared: Arc<Shared<D::Socket>>,
     snapshot: Cache<Arc<ArcSwap<Snapshot>>, Arc<Snapshot>>,
     seen_version: u64,
+    /// The last number of drains that was looked at, see [`llmgw_routing::load::LoadTable::cuts`]; 0 before any.
+    seen_cuts: u64,
     /// Settings of the snapshot last seen; an exchange keeps those it began with.
     current: Arc<Settings>,
     now: Nanos,
@@ -141,6 +143,7 @@ impl<D: Driver> Shard<D> {
             driver,
             snapshot,
             seen_version,
+            seen_cuts: 0,
             current,
             now,
             clients: Slab::new(Kind::Client),

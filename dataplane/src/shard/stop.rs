@@ -68,8 +68,23 @@ impl<D: Driver> Shard<D> {
         }
     }
 
+    /// Endpoints were drained, or no longer are: what runs there is due at another time.
+    fn cuts_changed(&mut self) {
+        let cuts = self.shared.loads.cuts();
+        if cuts == self.seen_cuts {
+            return;
+        }
+        self.seen_cuts = cuts;
+        for token in self.clients.tokens() {
+            if self.clients.get(token).is_some_and(|client| client.state == ClientState::Answer) {
+                self.arm_client(token);
+            }
+        }
+    }
+
     /// A snapshot was published: idle connections to endpoints that are no longer in it are closed.
     pub(super) fn snapshot_changed(&mut self) {
+        self.cuts_changed();
         let snapshot = self.snapshot.load();
         if snapshot.version == self.seen_version {
             return;

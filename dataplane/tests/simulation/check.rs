@@ -12,7 +12,7 @@ use llmgw_routing::{Nanos, SECOND};
 pub struct Facts<'a> {
     pub plan: &'a Plan,
     pub attempts: &'a [Attempt],
-    /// A shutdown was asked for.
+    /// A shutdown or a drain may have ended it.
     pub stopped: bool,
 }
 

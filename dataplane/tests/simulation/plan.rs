@@ -22,6 +22,8 @@ pub struct Plan {
     pub stop: Option<(Nanos, Nanos)>,
     /// Publish a snapshot without the first endpoint.
     pub reload: Option<Nanos>,
+    /// When every endpoint is drained, and when what still runs is cut.
+    pub drain: Option<(Nanos, Nanos)>,
     /// No engine ever fails: every sound request must be answered with 200.
     pub fair: bool,
     /// Bodies of hundreds of kilobytes.
@@ -212,7 +214,24 @@ impl Plan {
         });
         let reload = (!fair && pct(rng, 15)).then(|| rng.u64(..2 * SECOND));
         let shards = if pct(rng, 30) { 2 } else { 1 };
-        Plan { seed, weather, settings, shards, engines, clients, stop, reload, fair, big, few_connections }
+        let drain = (!fair && pct(rng, 10)).then(|| {
+            let at = rng.u64(..2 * SECOND);
+            (at, at + rng.u64(..3 * SECOND))
+        });
+        Plan {
+            drain,
+            seed,
+            weather,
+            settings,
+            shards,
+            engines,
+            clients,
+            stop,
+            reload,
+            fair,
+            big,
+            few_connections,
+        }
     }
 }
 

@@ -35,6 +35,10 @@ enum Who {
 }
 
 const TIMER_STOP: u64 = 1 << 40;
+const TIMER_DRAIN: u64 = 6 << 40;
+const TIMER_CUT: u64 = 7 << 40;
+/// How long after a drain's end nothing may run any more.
+const CUT_WITHIN: Nanos = 50_000_000;
 const TIMER_RELOAD: u64 = 2 << 40;
 const TIMER_CANCEL: u64 = 3 << 40;
 const TIMER_ENGINE: u64 = 4 << 40;
@@ -147,6 +151,10 @@ impl Sim {
         }
         if let Some(at) = plan.reload {
             world.set_timer(start + at, TIMER_RELOAD);
+        }
+        if let Some((at, cut)) = plan.drain {
+            world.set_timer(start + at, TIMER_DRAIN);
+            world.set_timer(start + cut + CUT_WITHIN, TIMER_CUT);
         }
         Sim {
             client_wake: vec![0; clients.len()],
@@ -289,6 +297,20 @@ impl Sim {
                 Ok(())
             }
             TIMER_CANCEL => self.check_cancelled(index),
+            TIMER_DRAIN => {
+                let cut_at = self.start + self.plan.drain.map_or(0, |(_, cut)| cut);
+                self.endpoints.iter().for_each(|e| self.loads.drain(e.slot.index(), cut_at));
+                // Wakes the shards.
+                self.shared.publish(self.shared.snapshot.load_full());
+                Ok(())
+            }
+            TIMER_CUT => {
+                let running: u32 = self.endpoints.iter().map(|e| self.loads.inflight(e.slot.index())).sum();
+                match running {
+                    0 => Ok(()),
+                    _ => Err(format!("{running} requests still run after the end of the drain")),
+                }
+            }
             TIMER_RELOAD => {
                 let kept = &self.endpoints[1.min(self.endpoints.len() - 1)..];
                 self.shared.publish(snapshot(2, kept, &self.plan));
@@ -422,7 +444,11 @@ impl Sim {
         }
         self.check_records()?;
         self.plan.engines = std::mem::take(&mut self.engines.plans);
-        let facts = Facts { plan: &self.plan, attempts: &self.engines.attempts, stopped: self.stopped };
+        let facts = Facts {
+            plan: &self.plan,
+            attempts: &self.engines.attempts,
+            stopped: self.stopped || self.plan.drain.is_some(),
+        };
         for conn in self.clients.iter().flat_map(|client| &client.over) {
             facts.conn(conn)?;
         }
