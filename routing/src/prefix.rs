@@ -21,18 +21,24 @@ pub const PREFIX_KEY_LEN: usize = 64;
 const LOOK_MAX: usize = 1 << 20;
 
 /// Collects text up to the key's length.
-struct Key<'a>(&'a mut SmallVec<[u8; PREFIX_KEY_LEN]>);
+struct Key {
+    bytes: [u8; PREFIX_KEY_LEN],
+    len: usize,
+}
 
-impl Key<'_> {
+impl Key {
     /// Whether there is room for more.
+    #[inline]
     fn push(&mut self, text: &[u8]) -> bool {
-        let room = PREFIX_KEY_LEN.saturating_sub(self.0.len());
-        self.0.extend_from_slice(&text[..room.min(text.len())]);
+        let room = &mut self.bytes[self.len..];
+        let kept = room.len().min(text.len());
+        room[..kept].copy_from_slice(&text[..kept]);
+        self.len += kept;
         !self.full()
     }
 
     fn full(&self) -> bool {
-        self.0.len() >= PREFIX_KEY_LEN
+        self.len == PREFIX_KEY_LEN
     }
 }
 
@@ -41,7 +47,7 @@ impl Key<'_> {
 /// and no more than its first MiB.
 pub fn prefix_key(fields: &Fields, body: &[u8], out: &mut SmallVec<[u8; PREFIX_KEY_LEN]>) {
     out.clear();
-    let mut key = Key(out);
+    let mut key = Key { bytes: [0; PREFIX_KEY_LEN], len: 0 };
     let text = |range: &Range<usize>| {
         let text = body.get(range.clone()).unwrap_or_default();
         &text[..text.len().min(LOOK_MAX)]
@@ -51,9 +57,10 @@ pub fn prefix_key(fields: &Fields, body: &[u8], out: &mut SmallVec<[u8; PREFIX_K
     } else if let Some(range) = fields.prompt.as_ref().or(fields.input.as_ref()) {
         prompt(&mut Cursor::new(text(range)), &mut key);
     }
+    out.extend_from_slice(&key.bytes[..key.len]);
 }
 
-fn messages(cursor: &mut Cursor<'_>, key: &mut Key<'_>) {
+fn messages(cursor: &mut Cursor<'_>, key: &mut Key) {
     if !cursor.take(b'[') {
         return;
     }
@@ -69,18 +76,23 @@ fn messages(cursor: &mut Cursor<'_>, key: &mut Key<'_>) {
 }
 
 /// Renders one message, and steps over it unless the key is full; `false` if it does not end where it is looked at.
-fn message(cursor: &mut Cursor<'_>, key: &mut Key<'_>) -> bool {
+fn message(cursor: &mut Cursor<'_>, key: &mut Key) -> bool {
     let mut role = None;
     let mut content = None;
-    let mut inside = cursor.clone();
-    inside.take(b'{');
-    while let Some(name) = inside.key() {
+    let (mut ended, mut cut) = (true, false);
+    cursor.take(b'{');
+    while let Some(name) = cursor.key() {
         if spells(name, b"role") {
-            role = Some(inside.clone());
+            role = Some(cursor.clone());
         } else if spells(name, b"content") {
-            content = Some(inside.clone());
+            content = Some(cursor.clone());
         }
-        if role.is_some() && content.is_some() || inside.value().is_none() {
+        if role.is_some() && content.is_some() {
+            ended = false;
+            break;
+        }
+        if cursor.value().is_none() {
+            cut = true;
             break;
         }
     }
@@ -90,11 +102,22 @@ fn message(cursor: &mut Cursor<'_>, key: &mut Key<'_>) -> bool {
         }
         key.push(b"\n");
     }
-    key.full() || cursor.value().is_some()
+    // Not before it is known that more is wanted: the content may be long.
+    if !ended && !key.full() {
+        loop {
+            if cursor.value().is_none() {
+                return false;
+            }
+            if cursor.key().is_none() {
+                break;
+            }
+        }
+    }
+    key.full() || !cut
 }
 
 /// A string, or the text parts of a list.
-fn render_content(cursor: &mut Cursor<'_>, key: &mut Key<'_>) {
+fn render_content(cursor: &mut Cursor<'_>, key: &mut Key) {
     match cursor.peek() {
         Some(b'"') => {
             let _ = cursor.unescape(&mut |text| key.push(text));
@@ -120,7 +143,7 @@ fn render_content(cursor: &mut Cursor<'_>, key: &mut Key<'_>) {
 }
 
 /// Renders a part's `text`, and steps over the part unless the key is full.
-fn text_part(cursor: &mut Cursor<'_>, key: &mut Key<'_>) {
+fn text_part(cursor: &mut Cursor<'_>, key: &mut Key) {
     cursor.take(b'{');
     while let Some(name) = cursor.key() {
         if spells(name, b"text") && cursor.peek() == Some(b'"') {
@@ -134,7 +157,7 @@ fn text_part(cursor: &mut Cursor<'_>, key: &mut Key<'_>) {
 }
 
 /// A string; the first of several; or token ids.
-fn prompt(cursor: &mut Cursor<'_>, key: &mut Key<'_>) {
+fn prompt(cursor: &mut Cursor<'_>, key: &mut Key) {
     let mut list = false;
     // A list of lists of ids is the deepest there is.
     for _ in 0..2 {

@@ -58,6 +58,14 @@ fn bare() -> Record {
     }
 }
 
+#[test]
+fn peers_are_named_in_both_families() {
+    for peer in ["0.0.0.0", "255.255.255.255", "10.0.200.7", "::1", "2001:db8::a:1"] {
+        let record = Record { peer: peer.parse().unwrap(), ..bare() };
+        assert!(line(&record, Format::Text).contains(&format!(" peer={peer} ")), "{peer}");
+    }
+}
+
 fn line(record: &Record, format: Format) -> String {
     let mut out = String::new();
     access_line(record, format, &mut out);
@@ -78,6 +86,22 @@ fn text_lines_quote_what_is_no_plain_word() {
         "2023-11-14T22:13:20.123Z  INFO access: request_id=r2 surface=chat status=404 outcome=rejected stream=false \
          attempts=0 duration_ms=2000.001 bytes_in=10 bytes_out=20 peer=127.0.0.1 detail=\"unknown path\"\n"
     );
+}
+
+#[test]
+fn times_are_those_of_the_calendar() {
+    let days = (0..200_000u64)
+        .step_by(13)
+        .map(|day| day * 86_400_000_000_000 + day * 7_919_000_123 % 86_400_000_000_000);
+    // Leap days, the ends of years and centuries, and the last moment of a clock of 64 bits.
+    let named =
+        [951_782_400, 951_868_799, 4_107_542_399, 1_709_164_800, 1_735_689_599].map(|s| s * 1_000_000_000);
+    for ns in days.chain(named).chain([0, 999_999, u64::MAX]) {
+        let mut text = String::new();
+        super::access::put_time(&mut text, ns);
+        let expected = jiff::Timestamp::from_nanosecond(i128::from(ns)).unwrap();
+        assert_eq!(text, format!("{expected:.3}"), "{ns}");
+    }
 }
 
 #[test]

@@ -15,7 +15,12 @@ pub struct ConnectionNamed<'b> {
 impl ConnectionNamed<'_> {
     /// `true` if `name` (any case) was listed.
     pub fn contains(&self, name: &str) -> bool {
-        self.names.iter().any(|n| n.eq_ignore_ascii_case(name))
+        self.lists(name.as_bytes())
+    }
+
+    #[inline]
+    pub(crate) fn lists(&self, name: &[u8]) -> bool {
+        self.names.iter().any(|n| n.as_bytes().eq_ignore_ascii_case(name))
     }
 
     /// Number of names.
@@ -39,6 +44,12 @@ pub(super) struct Fields<'b> {
     /// `Content-Type` occurs more than once.
     pub repeated_content_type: bool,
     pub connection: ConnectionNamed<'b>,
+    /// The last `Host`, and whether there is another.
+    pub host: Option<&'b [u8]>,
+    pub repeated_host: bool,
+    /// There is an expectation, and one other than `100-continue`.
+    pub expect: bool,
+    pub other_expect: bool,
 }
 
 impl<'b> Fields<'b> {
@@ -46,20 +57,28 @@ impl<'b> Fields<'b> {
     pub(super) fn read(headers: &Headers<'b>, http11: bool) -> Result<Self, HeadError> {
         let mut fields = Fields::default();
         let mut content_type = false;
-        for (name, value) in headers.iter() {
+        for field in headers.fields() {
+            let (name, value) = (field.name, field.value);
             match name.len() {
-                10 if name.eq_ignore_ascii_case("connection") => fields.read_connection(value)?,
-                12 if name.eq_ignore_ascii_case("content-type") => {
+                4 if name.eq_ignore_ascii_case(b"host") => {
+                    fields.repeated_host |= fields.host.replace(value).is_some();
+                }
+                6 if name.eq_ignore_ascii_case(b"expect") => {
+                    fields.expect = true;
+                    fields.other_expect |= !value.eq_ignore_ascii_case(b"100-continue");
+                }
+                10 if name.eq_ignore_ascii_case(b"connection") => fields.read_connection(value)?,
+                12 if name.eq_ignore_ascii_case(b"content-type") => {
                     fields.repeated_content_type |= content_type;
                     content_type = true;
                 }
-                14 if name.eq_ignore_ascii_case("content-length") => {
+                14 if name.eq_ignore_ascii_case(b"content-length") => {
                     if fields.content_length.is_some() {
                         return Err(HeadError::RepeatedContentLength);
                     }
                     fields.content_length = Some(parse_length(value)?);
                 }
-                17 if name.eq_ignore_ascii_case("transfer-encoding") => {
+                17 if name.eq_ignore_ascii_case(b"transfer-encoding") => {
                     if fields.chunked {
                         return Err(HeadError::TransferEncoding);
                     }

@@ -43,13 +43,38 @@ impl Default for HeadLimits {
 /// Header fields in the order they came. Names are tokens; values hold no control character but tab and are trimmed.
 #[derive(Debug, Clone, Default)]
 pub struct Headers<'b> {
-    list: SmallVec<[httparse::Header<'b>; 24]>,
+    head: &'b [u8],
+    list: SmallVec<[Place; 24]>,
+}
+
+/// Where a field lies in the head.
+#[derive(Debug, Clone, Copy)]
+struct Place {
+    start: u32,
+    name_end: u32,
+    value: u32,
+    value_end: u32,
+}
+
+/// A field.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Field<'b> {
+    /// A token.
+    pub(crate) name: &'b [u8],
+    pub(crate) value: &'b [u8],
+    /// The line with its end, if it is written as the gateway writes lines: one space after the colon, none at the end.
+    pub(crate) line: Option<&'b [u8]>,
 }
 
 impl<'b> Headers<'b> {
     /// Value of the first field called `name` (any case).
     pub fn get(&self, name: &str) -> Option<&'b [u8]> {
-        self.list.iter().find(|h| h.name.eq_ignore_ascii_case(name)).map(|h| h.value)
+        let name = name.as_bytes();
+        let called = |place: &&Place| {
+            (place.name_end - place.start) as usize == name.len()
+                && self.part(place.start, place.name_end).eq_ignore_ascii_case(name)
+        };
+        self.list.iter().find(called).map(|place| self.part(place.value, place.value_end))
     }
 
     /// Value of the first field called `name` (any case), if it is UTF-8.
@@ -59,7 +84,29 @@ impl<'b> Headers<'b> {
 
     /// Every field as name and value.
     pub fn iter(&self) -> impl Iterator<Item = (&'b str, &'b [u8])> + '_ {
-        self.list.iter().map(|h| (h.name, h.value))
+        self.fields().map(|field| (std::str::from_utf8(field.name).unwrap_or_default(), field.value))
+    }
+
+    /// Every field.
+    #[inline]
+    pub(crate) fn fields(&self) -> impl Iterator<Item = Field<'b>> + '_ {
+        self.list.iter().map(|place| Field {
+            name: self.part(place.start, place.name_end),
+            value: self.part(place.value, place.value_end),
+            line: self.line(place),
+        })
+    }
+
+    #[inline]
+    fn part(&self, from: u32, to: u32) -> &'b [u8] {
+        self.head.get(from as usize..to as usize).unwrap_or_default()
+    }
+
+    #[inline]
+    fn line(&self, place: &Place) -> Option<&'b [u8]> {
+        let line = self.part(place.start, place.value_end + 2);
+        let between = self.part(place.name_end, place.value);
+        (between == b": " && line.ends_with(b"\r\n")).then_some(line)
     }
 
     /// Number of fields.
@@ -133,41 +180,134 @@ pub(super) fn split_head<'b>(
     head: &'b [u8],
     limits: &HeadLimits,
 ) -> Result<(&'b [u8], Headers<'b>), HeadError> {
+    let split = split_valid(head, limits);
+    debug_assert_eq!(split.is_none(), complaint(head, limits).is_some(), "{}", head.escape_ascii());
+    split.ok_or_else(|| complaint(head, limits).unwrap_or(HeadError::FieldValue))
+}
+
+/// In one pass; `None` for whatever is wrong.
+fn split_valid<'b>(head: &'b [u8], limits: &HeadLimits) -> Option<(&'b [u8], Headers<'b>)> {
+    // Places are kept in 32 bits.
+    u32::try_from(head.len()).ok()?;
+    let line_end = memchr(b'\n', head)?.checked_sub(1).filter(|end| *end > 0 && head[*end] == b'\r')?;
+    let mut headers = Headers { head, list: SmallVec::new() };
+    let mut at = line_end + 2;
+    loop {
+        let start = at;
+        while *TOKEN.get(usize::from(*head.get(at)?))? {
+            at += 1;
+        }
+        let name_end = at;
+        if name_end == start {
+            let ends = head.get(at..)? == b"\r\n";
+            return ends.then_some((&head[..line_end], headers));
+        }
+        if head[at] != b':' || headers.list.len() == limits.max_headers {
+            return None;
+        }
+        at += 1;
+        while matches!(head.get(at)?, b' ' | b'\t') {
+            at += 1;
+        }
+        let value = at;
+        at = value_end(head, at)?;
+        let mut value_end = at;
+        while value_end > value && matches!(head[value_end - 1], b' ' | b'\t') {
+            value_end -= 1;
+        }
+        at += 2;
+        #[allow(clippy::cast_possible_truncation)] // the head's length fits
+        headers.list.push(Place {
+            start: start as u32,
+            name_end: name_end as u32,
+            value: value as u32,
+            value_end: value_end as u32,
+        });
+    }
+}
+
+const ONES: u64 = u64::MAX / 255;
+
+/// Place of the CRLF that ends the value at `at`; `None` if a control character comes first, or none.
+#[inline]
+fn value_end(head: &[u8], mut at: usize) -> Option<usize> {
+    loop {
+        while let Some(word) = head.get(at..).and_then(|rest| rest.first_chunk::<8>()) {
+            // For each byte its highest bit: a control character. Exact up to the lowest one, for it is the first
+            // subtraction that borrows.
+            let word = u64::from_le_bytes(*word);
+            let delete = word ^ (ONES * 0x7f);
+            let odd = word.wrapping_sub(ONES * 0x20) & !word | delete.wrapping_sub(ONES) & !delete;
+            let odd = odd & (ONES << 7);
+            if odd != 0 {
+                at += odd.trailing_zeros() as usize / 8;
+                break;
+            }
+            at += 8;
+        }
+        match head.get(at)? {
+            b'\r' => return (head.get(at + 1) == Some(&b'\n')).then_some(at),
+            b'\t' | 0x20..=0x7e | 0x80.. => at += 1,
+            _ => return None,
+        }
+    }
+}
+
+/// What is wrong with a head, by the order in which complaints are told; `None` if nothing is.
+#[cold]
+fn complaint(head: &[u8], limits: &HeadLimits) -> Option<HeadError> {
     let mut lines = 0usize;
     for at in memchr_iter(b'\n', head) {
         if at == 0 || head[at - 1] != b'\r' {
-            return Err(HeadError::BareLineFeed);
+            return Some(HeadError::BareLineFeed);
         }
         lines += 1;
     }
-    let line_end = memchr(b'\n', head).ok_or(HeadError::Incomplete)?;
+    let Some(line_end) = memchr(b'\n', head) else { return Some(HeadError::Incomplete) };
     if line_end <= 1 {
-        return Err(HeadError::Empty);
+        return Some(HeadError::Empty);
     }
     if !head.ends_with(b"\r\n\r\n") {
-        return Err(HeadError::Incomplete);
+        return Some(HeadError::Incomplete);
     }
     let fields = lines - 2;
     if fields > limits.max_headers {
-        return Err(HeadError::TooManyFields);
+        return Some(HeadError::TooManyFields);
     }
-    let mut headers = Headers { list: SmallVec::from_elem(httparse::EMPTY_HEADER, fields) };
+    let mut list: SmallVec<[_; 24]> = SmallVec::from_elem(httparse::EMPTY_HEADER, fields);
     let block = &head[line_end + 1..];
     // The fields are as many as the lines unless an empty line comes before the last one.
-    match httparse::parse_headers(block, &mut headers.list) {
-        Ok(httparse::Status::Complete((used, _))) if used == block.len() => {
-            Ok((&head[..line_end - 1], headers))
-        }
-        Ok(_) => Err(HeadError::Incomplete),
-        Err(httparse::Error::HeaderName) => Err(HeadError::FieldName),
-        Err(httparse::Error::TooManyHeaders) => Err(HeadError::TooManyFields),
-        Err(_) => Err(HeadError::FieldValue),
+    match httparse::parse_headers(block, &mut list) {
+        Ok(httparse::Status::Complete((used, _))) if used == block.len() => None,
+        Ok(_) => Some(HeadError::Incomplete),
+        Err(httparse::Error::HeaderName) => Some(HeadError::FieldName),
+        Err(httparse::Error::TooManyHeaders) => Some(HeadError::TooManyFields),
+        Err(_) => Some(HeadError::FieldValue),
     }
 }
 
 /// `true` for the characters of a token (RFC 9110, 5.6.2).
+#[inline]
 pub(super) fn is_token_byte(byte: u8) -> bool {
-    byte.is_ascii_alphanumeric() || b"!#$%&'*+-.^_`|~".contains(&byte)
+    TOKEN[usize::from(byte)]
+}
+
+static TOKEN: [bool; 256] = bytes_of(b"!#$%&'*+-.^_`|~");
+
+/// A table of letters, digits and `others`.
+pub(super) const fn bytes_of(others: &[u8]) -> [bool; 256] {
+    let mut table = [false; 256];
+    let mut byte = 0u8;
+    while byte < 128 {
+        table[byte as usize] = byte.is_ascii_alphanumeric();
+        byte += 1;
+    }
+    let mut i = 0;
+    while i < others.len() {
+        table[others[i] as usize] = true;
+        i += 1;
+    }
+    table
 }
 
 /// `true` if `bytes` is a token.

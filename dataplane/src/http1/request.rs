@@ -6,7 +6,7 @@
 use super::fields::{ConnectionNamed, Fields};
 use super::head::{HeadError, HeadLimits, Headers, is_token, split_head};
 use super::target::{Target, check_host, parse_target, same_authority};
-use memchr::memchr;
+use memchr::{memchr, memchr_iter};
 use std::fmt;
 
 /// Methods the gateway tells apart.
@@ -166,7 +166,7 @@ pub fn parse_request<'b>(head: &'b [u8], limits: &HeadLimits) -> Result<RequestH
     };
     let target = parse_target(target, method).ok_or(RequestError::Target)?;
     let fields = Fields::read(&headers, http11)?;
-    check_authority(&headers, &target, http11)?;
+    check_authority(&fields, &target, http11)?;
     if fields.repeated_content_type {
         return Err(RequestError::RepeatedContentType);
     }
@@ -175,7 +175,11 @@ pub fn parse_request<'b>(head: &'b [u8], limits: &HeadLimits) -> Result<RequestH
         None if fields.chunked => RequestBody::Chunked,
         None => RequestBody::None,
     };
-    let expects = expects_continue(&headers, http11)?;
+    // An HTTP/1.0 client cannot wait for 100 (RFC 9110, 10.1.1), so its expectation is ignored.
+    let expects = http11 && fields.expect;
+    if expects && fields.other_expect {
+        return Err(RequestError::Expectation);
+    }
     Ok(RequestHead {
         method,
         method_str,
@@ -196,12 +200,11 @@ fn skip_empty_line(head: &[u8]) -> &[u8] {
 
 /// Method, target and whether the version is 1.1.
 fn parse_request_line(line: &[u8]) -> Result<(&str, &str, bool), RequestError> {
-    let mut parts = line.split(|&b| b == b' ');
-    let (Some(method), Some(target), Some(version), None) =
-        (parts.next(), parts.next(), parts.next(), parts.next())
-    else {
+    let mut parts = memchr_iter(b' ', line);
+    let (Some(first), Some(second), None) = (parts.next(), parts.next(), parts.next()) else {
         return Err(RequestError::RequestLine);
     };
+    let (method, target, version) = (&line[..first], &line[first + 1..second], &line[second + 1..]);
     if !is_token(method) || target.is_empty() {
         return Err(RequestError::RequestLine);
     }
@@ -221,14 +224,11 @@ fn parse_request_line(line: &[u8]) -> Result<(&str, &str, bool), RequestError> {
 }
 
 /// Checks `Host` and, for an absolute target, that both name the same authority.
-fn check_authority(headers: &Headers<'_>, target: &Target<'_>, http11: bool) -> Result<(), RequestError> {
-    let mut host = None;
-    for (_, value) in headers.iter().filter(|(name, _)| name.eq_ignore_ascii_case("host")) {
-        if host.replace(value).is_some() {
-            return Err(RequestError::RepeatedHost);
-        }
+fn check_authority(fields: &Fields<'_>, target: &Target<'_>, http11: bool) -> Result<(), RequestError> {
+    if fields.repeated_host {
+        return Err(RequestError::RepeatedHost);
     }
-    let Some(host) = host else {
+    let Some(host) = fields.host else {
         return if http11 { Err(RequestError::MissingHost) } else { Ok(()) };
     };
     let host = std::str::from_utf8(host).map_err(|_| RequestError::Host)?;
@@ -241,19 +241,4 @@ fn check_authority(headers: &Headers<'_>, target: &Target<'_>, http11: bool) -> 
         }
         _ => Ok(()),
     }
-}
-
-/// Whether the client waits for 100. An HTTP/1.0 client cannot (RFC 9110, 10.1.1), so its expectation is ignored.
-fn expects_continue(headers: &Headers<'_>, http11: bool) -> Result<bool, RequestError> {
-    let mut expects = false;
-    for (_, value) in headers.iter().filter(|(name, _)| name.eq_ignore_ascii_case("expect")) {
-        if !http11 {
-            continue;
-        }
-        if !value.eq_ignore_ascii_case(b"100-continue") {
-            return Err(RequestError::Expectation);
-        }
-        expects = true;
-    }
-    Ok(expects)
 }

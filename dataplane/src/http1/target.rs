@@ -4,7 +4,9 @@
 //! queries. A path with a backslash is refused, for some servers read it as a slash. A host is made of letters,
 //! digits, `- . _ ~` and percent-encoded bytes, or is an IPv6 address in brackets.
 
+use super::head::bytes_of;
 use super::request::Method;
+use memchr::{memchr, memrchr};
 use std::net::Ipv6Addr;
 
 /// A parsed request target.
@@ -30,7 +32,7 @@ pub(super) fn parse_target(target: &str, method: Method) -> Option<Target<'_>> {
         Some((path, query)) => (path, Some(query)),
         None => (rest, None),
     };
-    if !check_encoded(path, is_path_byte) || !query.is_none_or(|q| check_encoded(q, is_query_byte)) {
+    if !check_encoded(path, &PATH) || !query.is_none_or(|q| check_encoded(q, &QUERY)) {
         return None;
     }
     let path = match path {
@@ -65,7 +67,7 @@ pub(super) fn check_host(host: &str) -> bool {
     });
     let name_valid = match name.strip_prefix('[') {
         Some(v6) => v6.strip_suffix(']').is_some_and(|a| a.parse::<Ipv6Addr>().is_ok()),
-        None => !name.is_empty() && check_encoded(name, is_unreserved),
+        None => !name.is_empty() && check_encoded(name, &UNRESERVED),
     };
     port_valid && name_valid
 }
@@ -83,38 +85,28 @@ pub(super) fn same_authority(a: &str, b: &str, default_port: &str) -> bool {
 
 /// Splits `:port` off, minding the colons inside brackets.
 fn split_port(host: &str) -> (&str, Option<&str>) {
-    let name_end = host.rfind(']').map_or(0, |at| at + 1);
-    match host[name_end..].find(':') {
+    let name_end = memrchr(b']', host.as_bytes()).map_or(0, |at| at + 1);
+    match memchr(b':', &host.as_bytes()[name_end..]) {
         Some(at) => (&host[..name_end + at], Some(&host[name_end + at + 1..])),
         None => (host, None),
     }
 }
 
 /// `true` if every byte is `allowed` or part of a percent-encoded one.
-fn check_encoded(text: &str, allowed: fn(u8) -> bool) -> bool {
+fn check_encoded(text: &str, allowed: &[bool; 256]) -> bool {
     let mut bytes = text.bytes();
     while let Some(byte) = bytes.next() {
-        let valid = if byte == b'%' {
-            let mut hex = || bytes.next().is_some_and(|b| b.is_ascii_hexdigit());
-            hex() && hex()
-        } else {
-            allowed(byte)
-        };
-        if !valid {
+        if allowed[usize::from(byte)] {
+            continue;
+        }
+        let mut hex = || bytes.next().is_some_and(|b| b.is_ascii_hexdigit());
+        if byte != b'%' || !hex() || !hex() {
             return false;
         }
     }
     true
 }
 
-fn is_unreserved(byte: u8) -> bool {
-    byte.is_ascii_alphanumeric() || b"-._~".contains(&byte)
-}
-
-fn is_path_byte(byte: u8) -> bool {
-    is_unreserved(byte) || b"/:@!$&'()*+,;=[]|".contains(&byte)
-}
-
-fn is_query_byte(byte: u8) -> bool {
-    is_path_byte(byte) || b"?{}\\^`".contains(&byte)
-}
+static UNRESERVED: [bool; 256] = bytes_of(b"-._~");
+static PATH: [bool; 256] = bytes_of(b"-._~/:@!$&'()*+,;=[]|");
+static QUERY: [bool; 256] = bytes_of(b"-._~/:@!$&'()*+,;=[]|?{}\\^`");

@@ -3,6 +3,10 @@
 //! **Invariant:** nothing that names this hop, its peers or their secrets passes in either direction. Underscores count
 //! as hyphens here, since some engines' frameworks cannot tell them apart.
 
+use super::head::Field;
+use super::request::RequestHead;
+use super::response::ResponseHead;
+
 /// The end of a chunked body, without trailers.
 pub const LAST_CHUNK: &[u8] = b"0\r\n\r\n";
 /// What follows each chunk's data.
@@ -145,81 +149,137 @@ pub fn reason(status: u16) -> &'static str {
 }
 
 /// Fields of this hop alone (RFC 9110, 7.6.1), and those that older software treats so.
-const HOP_BY_HOP: &[&str] = &[
-    "connection",
-    "keep-alive",
-    "proxy-connection",
-    "te",
-    "trailer",
-    "transfer-encoding",
-    "upgrade",
-    "http2-settings",
-    "proxy-authenticate",
-    "proxy-authorization",
-    "proxy-authentication-info",
-];
+fn is_this_hops(name: &[u8]) -> bool {
+    match name.len() {
+        2 => name == b"te",
+        7 => name == b"trailer" || name == b"upgrade",
+        10 => name == b"connection" || name == b"keep-alive",
+        14 => name == b"http2-settings",
+        16 => name == b"proxy-connection",
+        17 => name == b"transfer-encoding",
+        18 => name == b"proxy-authenticate",
+        19 => name == b"proxy-authorization",
+        25 => name == b"proxy-authentication-info",
+        _ => false,
+    }
+}
 
 /// Written anew or of no business to an engine: framing, secrets, the client's address and origin, and what says
 /// something of answers or of parts, which some servers refuse when it comes twice.
-const NEVER_TO_ENGINES: &[&str] = &[
-    "host",
-    "content-length",
-    "expect",
-    "authorization",
-    "x-api-key",
-    "api-key",
-    "cookie",
-    "cookie2",
-    "accept-encoding",
-    "x-request-id",
-    "forwarded",
-    "x-real-ip",
-    "via",
-    "origin",
-    "referer",
-    "content-location",
-    "content-range",
-    "etag",
-    "max-forwards",
-    "server",
-];
+fn is_never_to_engines(name: &[u8]) -> bool {
+    match name.len() {
+        3 => name == b"via",
+        4 => name == b"host" || name == b"etag",
+        6 => name == b"expect" || name == b"cookie" || name == b"origin" || name == b"server",
+        7 => name == b"api-key" || name == b"cookie2" || name == b"referer",
+        9 => name == b"x-api-key" || name == b"forwarded" || name == b"x-real-ip",
+        12 => name == b"x-request-id" || name == b"max-forwards",
+        13 => name == b"authorization" || name == b"content-range",
+        14 => name == b"content-length",
+        15 => name == b"accept-encoding",
+        16 => name == b"content-location",
+        _ => false,
+    }
+}
 const NEVER_TO_ENGINES_PREFIXES: &[&str] =
     &["proxy-", "x-llmgw-", "x-tl-", "x-forwarded-", "access-control-", "sec-"];
 
 /// Written anew, or naming what is behind the gateway.
-const NEVER_TO_CLIENTS: &[&str] = &[
-    "content-length",
-    "server",
-    "via",
-    "location",
-    "content-location",
-    "set-cookie",
-    "set-cookie2",
-    "x-request-id",
-    "x-powered-by",
-    "alt-svc",
-    "process-start-time-unix",
-];
+fn is_never_to_clients(name: &[u8]) -> bool {
+    match name.len() {
+        3 => name == b"via",
+        6 => name == b"server",
+        7 => name == b"alt-svc",
+        8 => name == b"location",
+        10 => name == b"set-cookie",
+        11 => name == b"set-cookie2",
+        12 => name == b"x-request-id" || name == b"x-powered-by",
+        14 => name == b"content-length",
+        16 => name == b"content-location",
+        23 => name == b"process-start-time-unix",
+        _ => false,
+    }
+}
 const NEVER_TO_CLIENTS_PREFIXES: &[&str] =
     &["proxy-", "x-accel-", "access-control-", "x-llmgw-", "x-tl-", "x-ratelimit-"];
 
 /// `true` for fields that never pass a hop, whoever sent them.
 pub fn is_hop_by_hop(name: &str) -> bool {
-    Folded::new(name).listed(HOP_BY_HOP)
+    is_this_hops(Folded::new(name.as_bytes()).name())
 }
 
 /// `true` if a client's field may pass to an engine, unless `Connection` names it
 /// ([`super::ConnectionNamed::contains`]).
 pub fn forward_request_header(name: &str) -> bool {
+    passes_to_engines(name.as_bytes())
+}
+
+fn passes_to_engines(name: &[u8]) -> bool {
     let name = Folded::new(name);
-    !name.listed(HOP_BY_HOP) && !name.listed(NEVER_TO_ENGINES) && !name.prefixed(NEVER_TO_ENGINES_PREFIXES)
+    !is_this_hops(name.name())
+        && !is_never_to_engines(name.name())
+        && !name.prefixed(NEVER_TO_ENGINES_PREFIXES)
 }
 
 /// `true` if an engine's field may pass to a client, unless `Connection` names it
 /// ([`super::ConnectionNamed::contains`]).
 pub fn forward_response_header(name: &str) -> bool {
+    passes_to_clients(name.as_bytes())
+}
+
+fn passes_to_clients(name: &[u8]) -> bool {
     let name = Folded::new(name);
-    !name.listed(HOP_BY_HOP) && !name.listed(NEVER_TO_CLIENTS) && !name.prefixed(NEVER_TO_CLIENTS_PREFIXES)
+    !is_this_hops(name.name())
+        && !is_never_to_clients(name.name())
+        && !name.prefixed(NEVER_TO_CLIENTS_PREFIXES)
+}
+
+/// Appends the client's fields that pass to an engine. A body's type is named if the client did not.
+pub fn put_request_fields(out: &mut Vec<u8>, head: &RequestHead<'_>) {
+    let (mut content_type, mut user_agent) = (false, false);
+    for field in head.headers.fields() {
+        let name = field.name;
+        if !passes_to_engines(name) || head.connection.lists(name) {
+            continue;
+        }
+        // Some servers refuse a second one.
+        if name.eq_ignore_ascii_case(b"user-agent") && std::mem::replace(&mut user_agent, true) {
+            continue;
+        }
+        content_type |= name.eq_ignore_ascii_case(b"content-type");
+        put_field(out, &field);
+    }
+    if !content_type {
+        out.extend_from_slice(b"content-type: application/json\r\n");
+    }
+}
+
+/// Appends the engine's fields that pass to a client. In front of an `error` in OpenAI's shape, what described the
+/// engine's own body is left out.
+pub fn put_response_fields(out: &mut Vec<u8>, head: &ResponseHead<'_>, error: bool) {
+    for field in head.headers.fields() {
+        let name = field.name;
+        let rewritten = error
+            && (name.eq_ignore_ascii_case(b"content-type") || name.eq_ignore_ascii_case(b"content-encoding"));
+        if !rewritten && passes_to_clients(name) && !head.connection.lists(name) {
+            put_field(out, &field);
+        }
+    }
+    if error {
+        out.extend_from_slice(b"content-type: application/json\r\n");
+    }
+}
+
+fn put_field(out: &mut Vec<u8>, field: &Field<'_>) {
+    match field.line {
+        Some(line) => out.extend_from_slice(line),
+        None => {
+            out.extend_from_slice(field.name);
+            out.extend_from_slice(b": ");
+            out.extend_from_slice(field.value);
+            out.extend_from_slice(b"\r\n");
+        }
+    }
 }
 
 /// Longest name in the lists.
@@ -233,18 +293,25 @@ struct Folded {
 }
 
 impl Folded {
-    fn new(name: &str) -> Self {
+    #[inline]
+    fn new(name: &[u8]) -> Self {
         let mut bytes = [0; FOLDED_MAX];
-        for (to, &from) in bytes.iter_mut().zip(name.as_bytes()) {
-            *to = if from == b'_' { b'-' } else { from.to_ascii_lowercase() };
+        let kept = name.len().min(FOLDED_MAX);
+        bytes[..kept].copy_from_slice(&name[..kept]);
+        for byte in &mut bytes {
+            let lower = byte.to_ascii_lowercase();
+            *byte = if lower == b'_' { b'-' } else { lower };
         }
         Folded { bytes, len: name.len() }
     }
 
-    fn listed(&self, list: &[&str]) -> bool {
-        self.bytes.get(..self.len).is_some_and(|name| list.iter().any(|entry| name == entry.as_bytes()))
+    /// The whole name; empty if it is longer than any in the lists.
+    #[inline]
+    fn name(&self) -> &[u8] {
+        self.bytes.get(..self.len).unwrap_or_default()
     }
 
+    #[inline]
     fn prefixed(&self, prefixes: &[&str]) -> bool {
         prefixes.iter().any(|p| p.as_bytes()[0] == self.bytes[0] && self.bytes.starts_with(p.as_bytes()))
     }

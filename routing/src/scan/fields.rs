@@ -5,6 +5,7 @@ use super::error::{ScanError, ScanErrorKind};
 use super::usage::whole_number;
 use super::walk::{Cursor, spells};
 use smallvec::SmallVec;
+use std::borrow::Cow;
 use std::ops::Range;
 
 /// Most occurrences of one key that has to be rewritten everywhere.
@@ -170,7 +171,7 @@ impl Found {
     pub(super) fn read(self, body: &[u8]) -> Result<Fields, ScanError> {
         let range = |field: Field| {
             let range = self.last[field as usize].clone();
-            (!range.is_empty() && body[range.clone()] != *b"null").then_some(range)
+            (!range.is_empty() && (range.len() != 4 || body[range.clone()] != *b"null")).then_some(range)
         };
         let number = |field: Field| match range(field) {
             None => Ok(None),
@@ -188,7 +189,7 @@ impl Found {
         let Some(model_text) = text(&body[model.clone()]) else {
             return Err(wrong_type(model.start, "model", "a string"));
         };
-        if model_text.contains(char::REPLACEMENT_CHARACTER) {
+        if !model_text.is_ascii() && model_text.contains(char::REPLACEMENT_CHARACTER) {
             // Parsers differ in what they make of a lone surrogate, so that the name could be another to the engine.
             return Err(wrong_type(model.start, "model", "a string without lone surrogates and U+FFFD"));
         }
@@ -251,13 +252,17 @@ fn wrong_type(offset: usize, field: &'static str, expected: &'static str) -> Sca
 }
 
 /// A JSON string's content; `None` if `value` is something else.
-fn text(value: &[u8]) -> Option<String> {
+fn text(value: &[u8]) -> Option<Cow<'_, str>> {
+    let inside = value.strip_prefix(b"\"")?.strip_suffix(b"\"")?;
+    if !inside.contains(&b'\\') {
+        return std::str::from_utf8(inside).ok().map(Cow::Borrowed);
+    }
     let mut text = Vec::new();
     Cursor::new(value).unescape(&mut |part| {
         text.extend_from_slice(part);
         true
     })?;
-    String::from_utf8(text).ok()
+    String::from_utf8(text).ok().map(Cow::Owned)
 }
 
 /// `None` for what is neither a yes nor a no: engines differ in what they make of it.

@@ -205,7 +205,7 @@ fn string_end_far(bytes: &[u8], mut at: usize) -> Option<usize> {
 /// wherever UTF-8 is made of them. Returns the bytes used, and whether the quote or the end was reached.
 pub(crate) fn unescape(raw: &[u8], sink: &mut impl FnMut(&[u8]) -> bool) -> (usize, bool) {
     /// Plain text is handed over in pieces, since a sink may want but the first few bytes of a long string.
-    const PIECE: usize = 256;
+    const PIECE: usize = 64;
     let mut at = 0;
     while at < raw.len() {
         let piece = &raw[at..raw.len().min(at + PIECE)];
