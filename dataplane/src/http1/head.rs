@@ -194,9 +194,7 @@ fn split_valid<'b>(head: &'b [u8], limits: &HeadLimits) -> Option<(&'b [u8], Hea
     let mut at = line_end + 2;
     loop {
         let start = at;
-        while *TOKEN.get(usize::from(*head.get(at)?))? {
-            at += 1;
-        }
+        at += head.get(at..)?.iter().position(|byte| !is_token_byte(*byte))?;
         let name_end = at;
         if name_end == start {
             let ends = head.get(at..)? == b"\r\n";
