@@ -76,13 +76,9 @@ impl<'a> Cursor<'a> {
     #[inline]
     pub(crate) fn key(&mut self) -> Option<&'a [u8]> {
         loop {
-            match self.peek()? {
-                b',' => self.at += 1,
-                b'"' => {
-                    let key = self.string()?;
-                    self.take(b':');
-                    return Some(key);
-                }
+            match self.bytes.get(self.at)? {
+                b'"' => break,
+                b',' | b' ' | b'\t' | b'\n' | b'\r' => self.at += 1,
                 b'}' => {
                     self.at += 1;
                     return None;
@@ -90,6 +86,16 @@ impl<'a> Cursor<'a> {
                 _ => return None,
             }
         }
+        let start = self.at + 1;
+        self.at = start;
+        let end = string_end(self.bytes, start)?;
+        self.at = end + 1;
+        if self.bytes.get(self.at) == Some(&b':') {
+            self.at += 1;
+        } else {
+            self.take(b':');
+        }
+        Some(&self.bytes[start..end])
     }
 
     /// Inside an array: whether another element comes, with the cursor left before it. `false` steps over the end.
@@ -275,7 +281,11 @@ pub(crate) fn spells(raw: &[u8], name: &[u8]) -> bool {
         // An escape is longer than what it stands for, so a backslash rules equality out by itself.
         return raw == name;
     }
-    raw.len() > name.len() && raw.contains(&b'\\') && spells_escaped(raw, name)
+    // The first byte tells most names apart.
+    raw.len() > name.len()
+        && (raw[0] == b'\\' || Some(&raw[0]) == name.first())
+        && raw.contains(&b'\\')
+        && spells_escaped(raw, name)
 }
 
 #[cold]
