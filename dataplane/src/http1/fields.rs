@@ -15,12 +15,7 @@ pub struct ConnectionNamed<'b> {
 impl ConnectionNamed<'_> {
     /// `true` if `name` (any case) was listed.
     pub fn contains(&self, name: &str) -> bool {
-        self.lists(name.as_bytes())
-    }
-
-    #[inline]
-    pub(crate) fn lists(&self, name: &[u8]) -> bool {
-        self.names.iter().any(|n| n.as_bytes().eq_ignore_ascii_case(name))
+        self.names.iter().any(|n| n.eq_ignore_ascii_case(name))
     }
 
     /// Number of names.

@@ -62,8 +62,6 @@ pub(crate) struct Field<'b> {
     /// A token.
     pub(crate) name: &'b [u8],
     pub(crate) value: &'b [u8],
-    /// The line with its end, if it is written as the gateway writes lines: one space after the colon, none at the end.
-    pub(crate) line: Option<&'b [u8]>,
 }
 
 impl<'b> Headers<'b> {
@@ -93,20 +91,12 @@ impl<'b> Headers<'b> {
         self.list.iter().map(|place| Field {
             name: self.part(place.start, place.name_end),
             value: self.part(place.value, place.value_end),
-            line: self.line(place),
         })
     }
 
     #[inline]
     fn part(&self, from: u32, to: u32) -> &'b [u8] {
         self.head.get(from as usize..to as usize).unwrap_or_default()
-    }
-
-    #[inline]
-    fn line(&self, place: &Place) -> Option<&'b [u8]> {
-        let line = self.part(place.start, place.value_end + 2);
-        let between = self.part(place.name_end, place.value);
-        (between == b": " && line.ends_with(b"\r\n")).then_some(line)
     }
 
     /// Number of fields.

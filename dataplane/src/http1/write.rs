@@ -3,10 +3,6 @@
 //! **Invariant:** nothing that names this hop, its peers or their secrets passes in either direction. Underscores count
 //! as hyphens here, since some engines' frameworks cannot tell them apart.
 
-use super::head::Field;
-use super::request::RequestHead;
-use super::response::ResponseHead;
-
 /// The end of a chunked body, without trailers.
 pub const LAST_CHUNK: &[u8] = b"0\r\n\r\n";
 /// What follows each chunk's data.
@@ -232,54 +228,6 @@ fn passes_to_clients(name: &[u8]) -> bool {
     !is_this_hops(name.name())
         && !is_never_to_clients(name.name())
         && !name.prefixed(NEVER_TO_CLIENTS_PREFIXES)
-}
-
-/// Appends the client's fields that pass to an engine. A body's type is named if the client did not.
-pub fn put_request_fields(out: &mut Vec<u8>, head: &RequestHead<'_>) {
-    let (mut content_type, mut user_agent) = (false, false);
-    for field in head.headers.fields() {
-        let name = field.name;
-        if !passes_to_engines(name) || head.connection.lists(name) {
-            continue;
-        }
-        // Some servers refuse a second one.
-        if name.eq_ignore_ascii_case(b"user-agent") && std::mem::replace(&mut user_agent, true) {
-            continue;
-        }
-        content_type |= name.eq_ignore_ascii_case(b"content-type");
-        put_field(out, &field);
-    }
-    if !content_type {
-        out.extend_from_slice(b"content-type: application/json\r\n");
-    }
-}
-
-/// Appends the engine's fields that pass to a client. In front of an `error` in OpenAI's shape, what described the
-/// engine's own body is left out.
-pub fn put_response_fields(out: &mut Vec<u8>, head: &ResponseHead<'_>, error: bool) {
-    for field in head.headers.fields() {
-        let name = field.name;
-        let rewritten = error
-            && (name.eq_ignore_ascii_case(b"content-type") || name.eq_ignore_ascii_case(b"content-encoding"));
-        if !rewritten && passes_to_clients(name) && !head.connection.lists(name) {
-            put_field(out, &field);
-        }
-    }
-    if error {
-        out.extend_from_slice(b"content-type: application/json\r\n");
-    }
-}
-
-fn put_field(out: &mut Vec<u8>, field: &Field<'_>) {
-    match field.line {
-        Some(line) => out.extend_from_slice(line),
-        None => {
-            out.extend_from_slice(field.name);
-            out.extend_from_slice(b": ");
-            out.extend_from_slice(field.value);
-            out.extend_from_slice(b"\r\n");
-        }
-    }
 }
 
 /// Longest name in the lists.
