@@ -139,9 +139,10 @@ fn hop_by_hop_and_secret_headers_never_reach_an_engine() {
     gateway.post(CHAT, fields, &chat("")).expect(200);
     let record = engine.request("headers").expect("its record");
     assert!(!record.to_string().contains("sk-secret"), "{record}");
-    for name in ["x-hop", "keep-alive", "te", "upgrade", "x-tl-kv-handle", "x-tl-priority", "x_tl_priority"] {
+    for name in ["x-hop", "keep-alive", "te", "upgrade", "x-tl-kv-handle", "x_tl_priority"] {
         assert_eq!(received(&record, name), None, "{name}");
     }
+    assert_eq!(received(&record, "x-tl-priority"), Some("0"), "the gateway's, not the client's");
     let traceparent = received(&record, "traceparent");
     assert_eq!(traceparent, Some("00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01"));
     assert_eq!(received(&record, "tracestate"), Some("a=1"));
