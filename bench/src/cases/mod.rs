@@ -5,6 +5,8 @@
 
 mod shard;
 mod stub;
+#[cfg(test)]
+mod tests;
 
 pub use shard::side_by_side;
 

@@ -20,7 +20,7 @@ const VAIN_MAX: u8 = 8;
 #[derive(Debug, Clone, Default)]
 pub struct EventSkim {
     /// What stood before the text, then what stood after it. Empty: nothing is remembered.
-    around: Box<[u8]>,
+    around: Vec<u8>,
     /// Length of the first part.
     before: u16,
     /// Times that something was remembered since it was last of use.
@@ -63,7 +63,9 @@ impl EventSkim {
         let Some(end) = string_end(json, start).filter(|end| is_plain(&json[start..*end])) else { return };
         let Ok(before) = u16::try_from(start) else { return };
         self.vain += 1;
-        self.around = [&json[..start], &json[end..]].concat().into();
+        self.around.clear();
+        self.around.extend_from_slice(&json[..start]);
+        self.around.extend_from_slice(&json[end..]);
         self.before = before;
     }
 }

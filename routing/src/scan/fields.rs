@@ -6,7 +6,8 @@ use super::usage::whole_number;
 use super::walk::{Cursor, spells};
 use smallvec::SmallVec;
 use std::borrow::Cow;
-use std::ops::Range;
+use std::fmt;
+use std::ops::{Deref, Range};
 
 /// Most occurrences of one key that has to be rewritten everywhere.
 pub(super) const OCCURRENCES_MAX: usize = 64;
@@ -127,11 +128,35 @@ pub(super) struct Found {
     pub(super) after_brace: usize,
 }
 
+/// A model's name as a body gives it; most are held without an allocation.
+#[derive(Clone, PartialEq, Eq, Default)]
+pub struct Name(SmallVec<[u8; 64]>);
+
+impl From<&str> for Name {
+    fn from(text: &str) -> Self {
+        Name(SmallVec::from_slice(text.as_bytes()))
+    }
+}
+
+impl Deref for Name {
+    type Target = str;
+    fn deref(&self) -> &str {
+        // Made from text.
+        std::str::from_utf8(&self.0).unwrap_or_default()
+    }
+}
+
+impl fmt::Debug for Name {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        (**self).fmt(f)
+    }
+}
+
 /// The fields of a request that the gateway looks at. Of a key that is repeated, the last occurrence counts.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Fields {
     /// `model`, unescaped.
-    pub model: Box<str>,
+    pub model: Name,
     /// `stream`; absent and `null` are `false`.
     pub stream: bool,
     /// What `stream_options` says of the usage report.
@@ -210,7 +235,7 @@ impl Found {
         };
         self.check_repeats(body)?;
         Ok(Fields {
-            model: model_text.into(),
+            model: Name::from(&*model_text),
             stream,
             usage,
             max_tokens: number(Field::MaxTokens)?,

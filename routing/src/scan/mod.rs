@@ -23,6 +23,6 @@ mod tests;
 pub use edits::{Edits, Segments, inject_usage, rewrite_model, set_priority};
 pub use error::{ScanError, ScanErrorKind};
 pub use events::EventSkim;
-pub use fields::{Fields, Spans, UsageAsk};
+pub use fields::{Fields, Name, Spans, UsageAsk};
 pub use request::RequestScan;
 pub use usage::{ChunkInfo, FinishReason, Usage, UsageSkim, skim_answer, skim_chunk};

@@ -1,8 +1,8 @@
 //! Token counts, finish reasons and errors in an engine's answers.
 
 use super::walk::{Cursor, SEPARATED, STRUCTURE, skip_until, spells};
-use memchr::memchr_iter;
 use memchr::memmem::Finder;
+use memchr::{memchr_iter, memrchr_iter};
 use smallvec::SmallVec;
 use std::sync::LazyLock;
 
@@ -81,9 +81,44 @@ pub fn skim_chunk(json: &[u8]) -> ChunkInfo {
     if says_nothing(json) { ChunkInfo::default() } else { walk_chunk(json) }
 }
 
-/// Looks at the top level of a whole answer that is not streamed: it is expected to say something.
+/// Usage and finish reason of a whole answer that is not streamed.
+///
+/// Engines write both behind the text, so they are looked for from the end. Within a string their names cannot be met:
+/// the quotes around them would be escaped. What is not where it is expected is found by a walk over everything.
 pub fn skim_answer(json: &[u8]) -> ChunkInfo {
-    walk_chunk(json)
+    from_the_end(json).unwrap_or_else(|| walk_chunk(json))
+}
+
+fn from_the_end(json: &[u8]) -> Option<ChunkInfo> {
+    // There are few quotes behind the text.
+    let last = |name: &[u8]| memrchr_iter(b'"', json).find(|at| json[*at..].starts_with(name));
+    let at = last(b"\"usage\"")?;
+    let mut cursor = Cursor::new(&json[at..]);
+    cursor.key()?;
+    if cursor.peek() != Some(b'{') {
+        return None;
+    }
+    let usage = Some(usage(&mut cursor));
+    // It is the answer's own if what follows ends the object that holds it, and with it the bytes.
+    while cursor.key().is_some() {
+        cursor.value()?;
+    }
+    let end = at + cursor.offset();
+    if json[end - 1] != b'}' || !json[end..].trim_ascii().is_empty() {
+        return None;
+    }
+    let mut info = ChunkInfo { usage, ..ChunkInfo::default() };
+    if let Some(at) = last(b"\"finish_reason\"") {
+        let mut cursor = Cursor::new(&json[at..]);
+        cursor.key()?;
+        info.finish_reason = Some(FinishReason::from_raw(cursor.string()?));
+        // The last field of a choice, or nearly so: the choice ends, and then the array or another begins.
+        while cursor.key().is_some() {
+            cursor.value()?;
+        }
+        matches!(cursor.peek(), Some(b']' | b',')).then_some(())?;
+    }
+    Some(info)
 }
 
 /// Whether no key that matters can have a value that does: each of the words, where it stands as a key, is followed by

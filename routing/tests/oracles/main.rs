@@ -80,7 +80,7 @@ fn scan(case: &Case) -> Result<Fields, ScanError> {
 /// The fields that the gateway reads, as JSON.
 fn read(fields: &Fields) -> Map<String, Value> {
     let read = json!({
-        "model": fields.model, "stream": fields.stream, "include_usage": fields.usage == UsageAsk::Asked,
+        "model": &*fields.model, "stream": fields.stream, "include_usage": fields.usage == UsageAsk::Asked,
         "max_tokens": fields.max_tokens, "max_completion_tokens": fields.max_completion_tokens, "n": fields.n,
     });
     read.as_object().expect("an object").clone()

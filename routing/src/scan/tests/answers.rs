@@ -1,7 +1,7 @@
 //! What is read out of engines' answers.
 
 use super::super::usage::walk_chunk;
-use super::super::{ChunkInfo, EventSkim, FinishReason, Usage, UsageSkim, skim_chunk};
+use super::super::{ChunkInfo, EventSkim, FinishReason, Usage, UsageSkim, skim_answer, skim_chunk};
 use proptest::prelude::*;
 use serde_json::{Value, json};
 
@@ -32,6 +32,8 @@ fn both(json: &str) -> ChunkInfo {
     let skimmed = skim_chunk(json.as_bytes());
     assert!(skimmed == info || silent && skimmed == ChunkInfo::default(), "{json}");
     assert_eq!(skim(json.as_bytes()), (info.usage, info.finish_reason), "{json}");
+    let answer = skim_answer(json.as_bytes());
+    assert_eq!((answer.usage, answer.finish_reason), (info.usage, info.finish_reason), "{json}");
     info
 }
 
@@ -278,4 +280,27 @@ fn events_in_turn() {
     let mut skim = EventSkim::new();
     let told = events.iter().map(|event| skim.skim(event.as_bytes()));
     assert_eq!(told.filter_map(|info| info.finish_reason).count(), 2);
+}
+
+/// Names that stand where a search from the end might take them for the fields.
+#[test]
+fn only_the_answers_own_fields_count() {
+    for json in [
+        r#"{"choices":[{"message":{"content":"a"},"finish_reason":"stop"}],"usage":{"prompt_tokens":3}}"#,
+        r#"{"usage":{"prompt_tokens":3},"choices":[{"finish_reason":"length"}]}"#,
+        r#"{"usage":{"prompt_tokens":3},"x":{"usage":{"prompt_tokens":4}}}"#,
+        r#"{"x":{"usage":{"prompt_tokens":4}}}"#,
+        r#"{"x":[{"usage":{"prompt_tokens":4}}]}"#,
+        r#"{"usage":{"prompt_tokens":3},"y":"usage"}"#,
+        r#"{"usage":{"prompt_tokens":3},"y":["usage"]}"#,
+        r#"{"choices":[{"finish_reason":"stop"},{"finish_reason":null}],"usage":{"prompt_tokens":3}}"#,
+        r#"{"choices":[{"finish_reason":"stop","t":[{"name":"finish_reason"}]}],"usage":{"prompt_tokens":3}}"#,
+        r#"{"choices":[{"finish_reason":"stop","t":{"n":"finish_reason","k":1}}],"usage":{"prompt_tokens":3}}"#,
+        r#"{"choices":[{"message":{"content":"\"usage\":{\"prompt_tokens\":9}"}}],"usage":{"prompt_tokens":3} } "#,
+        r#"{"choices":[],"usage":null}"#,
+        r#"{"usage":{"prompt_tokens":1},"usage":{"prompt_tokens":2}}"#,
+        r#"{"object":"list","data":[{"embedding":[0.1]}],"usage":{"prompt_tokens":8,"total_tokens":8}}"#,
+    ] {
+        both(json);
+    }
 }
