@@ -64,6 +64,7 @@ impl EventSkim {
         let Ok(before) = u16::try_from(start) else { return };
         self.vain += 1;
         self.around.clear();
+        self.around.reserve_exact(start + json.len() - end);
         self.around.extend_from_slice(&json[..start]);
         self.around.extend_from_slice(&json[end..]);
         self.before = before;
