@@ -4,10 +4,12 @@
 //! * no argument: micro-benchmarks, nanoseconds a call
 //! * `callgrind NAME COUNT`: calls one of their bodies, for counting instructions; `callgrind` alone lists the names
 //! * `load PLAN`: engines and load of a side-by-side run
+//! * `floor LISTEN ENGINE...`: what forwarding alone costs, beside the gateways
 //! * `shards`: what a request costs beside other shards
 #![allow(clippy::disallowed_methods)] // it measures time
 
 mod cases;
+mod floor;
 mod load;
 mod micro;
 mod scaling;
@@ -30,7 +32,9 @@ fn main() -> ExitCode {
         ["callgrind", name, count] => micro::call(name, count),
         ["load", plan] => load::run(plan),
         ["shards"] => scaling::run(),
-        _ => Err("usage: llmgw-bench [callgrind [NAME COUNT] | load PLAN | shards]".to_owned()),
+        ["floor", listen, engines @ ..] if !engines.is_empty() => floor::run(listen, engines),
+        _ => Err("usage: llmgw-bench [callgrind [NAME COUNT] | load PLAN | shards | floor LISTEN ENGINE...]"
+            .to_owned()),
     };
     match done {
         Ok(()) => ExitCode::SUCCESS,

@@ -10,6 +10,8 @@ use std::path::Path;
 use std::process::Command;
 use std::time::{Duration, Instant};
 
+/// Name of the program that only forwards.
+pub const FLOOR: &str = "floor";
 /// How long a gateway may take until its port is open.
 const PATIENCE: Duration = Duration::from_secs(15);
 /// How long it may take to stop.
@@ -77,6 +79,14 @@ impl Site<'_> {
         command.args(["server", "--driver", driver, "--config"]).arg(&config);
         let version = proc::capture(Command::new(binary).arg("--version"))?;
         self.start(&name, version.trim(), own[0], &mut command)
+    }
+
+    /// What forwarding alone costs: see `llmgw-bench floor`.
+    pub fn floor(&self, binary: &Path) -> Outcome<Gateway> {
+        let address = fleet::free_addrs(1)?[0];
+        let mut command = self.pinned(&binary.display().to_string());
+        command.arg("floor").arg(address.to_string()).args(self.engines.iter().map(SocketAddr::to_string));
+        self.start(FLOOR, "forwards bytes, nothing else", address, &mut command)
     }
 
     /// sglang-router, round robin, from an environment where it is installed.

@@ -113,7 +113,8 @@ fn start(args: &PeersArgs, site: &Site<'_>) -> Outcome<(Vec<Gateway>, Vec<String
     let llmgw = proc::target_dir().join("release/llmgw");
     let mut gateways = vec![site.nginx()?, site.haproxy()?, site.llmgw(&llmgw, "epoll")?];
     let mut left_out = Vec::new();
-    let mut optional = vec![site.llmgw(&llmgw, "io_uring")];
+    let floor = proc::target_dir().join("release/llmgw-bench");
+    let mut optional = vec![site.llmgw(&llmgw, "io_uring"), site.floor(&floor)];
     optional.extend(args.sglang_python.as_ref().map(|python| site.sglang(python)));
     for started in optional {
         match started {

@@ -1,6 +1,7 @@
 //! What the slices of a side-by-side run say: a table, and JSON with every slice's value.
 
 use super::fit::{Quartiles, quartiles, ratios};
+use super::gateways::FLOOR;
 use serde_json::{Value, json};
 use std::fmt::Write;
 
@@ -161,7 +162,8 @@ impl Results {
     /// Requests a second of the engines alone, over those of the fastest gateway.
     pub fn ceiling(&self) -> Option<f64> {
         let of = |name: &str| Some(self.quartiles(&FIGURES[0], name)?.median);
-        let fastest = self.settings.about.iter().filter_map(|(name, _)| of(name)).fold(0.0, f64::max);
+        let gateways = self.settings.about.iter().filter(|(name, _)| name != FLOOR);
+        let fastest = gateways.filter_map(|(name, _)| of(name)).fold(0.0, f64::max);
         Some(of(DIRECT)? / fastest)
     }
 }
