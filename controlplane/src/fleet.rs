@@ -35,8 +35,8 @@ use tokio::sync::{Notify, watch};
 #[cfg(test)]
 mod tests;
 
-/// Up to so many workers, a change of membership is published by the heartbeat that brings it; with more, building takes
-/// long enough to be done on a thread where nobody waits.
+/// Up to so many workers, a change of membership is published by the heartbeat that brings it; with more, building
+/// takes long enough to be done on a thread where nobody waits.
 const AT_ONCE: usize = 256;
 /// Longest sleep of the task; a change of the clock's pace or of the lifetime is seen within it.
 const NAP: Duration = Duration::from_secs(1);
@@ -191,8 +191,8 @@ impl Fleet {
         Ok(epoch + 1)
     }
 
-    /// Replaces the whole table, which must be valid, and returns its epoch. With `expected`, only if the table has that
-    /// epoch: of two concurrent writers that read the same table one wins.
+    /// Replaces the whole table, which must be valid, and returns its epoch. With `expected`, only if the table has
+    /// that epoch: of two concurrent writers that read the same table one wins.
     pub fn set_routes(&self, routes: Vec<Route>, expected: Option<u64>) -> Result<u64, SetRoutesError> {
         let mut state = lock(&self.state);
         let epoch = self.route_epoch();
@@ -226,8 +226,8 @@ impl Fleet {
         Ok(())
     }
 
-    /// Gives `model` no new work; after `deadline` what still runs is cut. Returns how many workers it has; `None` if no
-    /// endpoint or worker ever served such a model.
+    /// Gives `model` no new work; after `deadline` what still runs is cut. Returns how many workers it has; `None` if
+    /// no endpoint or worker ever served such a model.
     pub fn drain(&self, model: &str, deadline: Option<Duration>) -> Option<usize> {
         let nanos = |d: Duration| Nanos::try_from(d.as_nanos()).unwrap_or(Nanos::MAX);
         let deadline = deadline.map(|d| (self.clock)().saturating_add(nanos(d)));

@@ -1,7 +1,8 @@
 //! `/metrics`: the shards' counters, merged when asked for, and the control plane's own.
 //!
-//! **Invariant:** label sets are bounded: models, pools and replicas are those of the published snapshot, of which there
-//! are at most the endpoints of the configuration and the workers registered now; everything else is a fixed word. A series whose endpoints are gone is forgotten at the next scrape.
+//! **Invariant:** label sets are bounded: models, pools and replicas are those of the published snapshot, of which
+//! there are at most the endpoints of the configuration and the workers registered now; everything else is a fixed
+//! word. A series whose endpoints are gone is forgotten at the next scrape.
 
 use crate::expo::{Exposition, Kind};
 use crate::plane::DataPlane;

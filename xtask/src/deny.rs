@@ -3,7 +3,6 @@
 //! The built-in part reads the same `deny.toml`, so that a machine without cargo-deny still checks something real.
 
 use crate::proc::{self, Outcome, cargo};
-use serde_json::Value;
 
 #[cfg(test)]
 mod tests;
@@ -48,21 +47,37 @@ struct Package {
     own: bool,
 }
 
+/// What is built: the lock also names what only features that are off would need.
 fn packages() -> Outcome<Vec<Package>> {
     let host = host()?;
     let mut command = cargo();
-    command.args(["metadata", "--format-version", "1", "--locked", "--filter-platform", &host]);
-    let told: Value =
-        serde_json::from_str(&proc::capture(&mut command)?).map_err(|e| format!("cargo metadata: {e}"))?;
-    let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
-    let rows = told["packages"].as_array().ok_or("cargo metadata lists no packages")?;
-    let package = |row: &Value| Package {
-        name: text(&row["name"]),
-        version: text(&row["version"]),
-        license: row["license"].as_str().map(str::to_owned),
-        own: row["source"].is_null(),
-    };
-    Ok(rows.iter().map(package).collect())
+    command.args([
+        "tree",
+        "--workspace",
+        "--locked",
+        "--edges",
+        "all",
+        "--target",
+        &host,
+        "--prefix",
+        "none",
+    ]);
+    command.args(["--format", "{p}|{l}"]);
+    let told = proc::capture(&mut command)?;
+    let mut packages: Vec<Package> = told.lines().filter_map(package).collect();
+    packages.sort_by(|a, b| (&a.name, &a.version).cmp(&(&b.name, &b.version)));
+    packages.dedup_by(|a, b| a.name == b.name && a.version == b.version);
+    if packages.is_empty() { Err("cargo tree lists no packages".to_owned()) } else { Ok(packages) }
+}
+
+/// A line like `name v1.2.3 (proc-macro)|MIT`; those of ours name their folder.
+fn package(line: &str) -> Option<Package> {
+    let line = line.trim_end().trim_end_matches(" (*)");
+    let (about, license) = line.split_once('|')?;
+    let mut words = about.split(' ');
+    let (name, version) = (words.next()?.to_owned(), words.next()?.trim_start_matches('v').to_owned());
+    let license = Some(license.trim().to_owned()).filter(|license| !license.is_empty());
+    Some(Package { name, version, license, own: about.contains("(/") })
 }
 
 fn host() -> Outcome<String> {

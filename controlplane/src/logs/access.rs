@@ -64,7 +64,8 @@ pub fn access_line(record: &Record, format: Format, out: &mut String) {
 pub(super) fn put_time(out: &mut String, ns: u64) {
     let (seconds, millis) = (ns / 1_000_000_000, ns / 1_000_000 % 1000);
     let (days, second) = (seconds / 86_400, seconds % 86_400);
-    // Days counted from 1 March of year 0, in which leap days come last: http://howardhinnant.github.io/date_algorithms.html
+    // Days counted from 1 March of year 0, so that leap days come last:
+    // http://howardhinnant.github.io/date_algorithms.html
     let day = days + 719_468;
     let (era, day) = (day / 146_097, day % 146_097);
     let year = (day - day / 1460 + day / 36_524 - day / 146_096) / 365;

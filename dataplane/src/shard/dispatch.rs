@@ -329,8 +329,8 @@ impl<D: Driver> Shard<D> {
         }
     }
 
-    /// What ran when its endpoint's drain was over: its connection is closed, so that the engine may go. A stream gets an
-    /// error event; what had not begun may be taken elsewhere.
+    /// What ran when its endpoint's drain was over: its connection is closed, so that the engine may go. A stream
+    /// gets an error event; what had not begun may be taken elsewhere.
     pub(super) fn exchange_cut(&mut self, token: Token) {
         crate::mark!(drain_cut);
         let Some(ex) = self.clients.get(token).and_then(|client| client.exchange.as_ref()) else { return };

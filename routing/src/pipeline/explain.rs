@@ -1,7 +1,7 @@
 //! Why a request would go where: the same decision, told step by step.
 //!
-//! **Invariant:** asking changes nothing: no count, cursor, random number or cooldown. The pick is [`decide`]'s own, made
-//! on a copy of the shard's memory.
+//! **Invariant:** asking changes nothing: no count, cursor, random number or cooldown. The pick is [`decide`]'s own,
+//! made on a copy of the shard's memory.
 
 use super::pick::{affinity_terms, weight_of};
 use super::{

@@ -1,8 +1,8 @@
 //! The route table: what a public model name leads to.
 //!
-//! [`RouteSpec`] is a route as an operator writes it, in the configuration or through the admin API; [`validate`] is the
-//! one judge of both. [`RouteTable`] is what shards read: built once for each change of the table, shared by every
-//! snapshot until the next, so that neither building nor dropping it is a shard's work.
+//! [`RouteSpec`] is a route as an operator writes it, in the configuration or through the admin API; [`validate`] is
+//! the one judge of both. [`RouteTable`] is what shards read: built once for each change of the table, shared by
+//! every snapshot until the next, so that neither building nor dropping it is a shard's work.
 //!
 //! **Invariants:** one request id is always drawn to the same backend; weights cumulate in listed order. A table that
 //! exists was validated.

@@ -84,3 +84,18 @@ fn the_repository_s_own_list_has_the_banned_crates() {
     }
     assert!(allowed(&deny).iter().any(|l| l == "Apache-2.0"));
 }
+
+#[test]
+fn lines_of_the_tree_are_read() {
+    let read = |line| package(line).map(|p| (p.name, p.version, p.license, p.own));
+    let of = |name: &str, version: &str, license: Option<&str>, own| {
+        Some((name.to_owned(), version.to_owned(), license.map(str::to_owned), own))
+    };
+    assert_eq!(
+        read("libc v0.2.1|MIT OR Apache-2.0 (*)"),
+        of("libc", "0.2.1", Some("MIT OR Apache-2.0"), false)
+    );
+    assert_eq!(read("syn v3.0.1 (proc-macro)|MIT"), of("syn", "3.0.1", Some("MIT"), false));
+    assert_eq!(read("own v0.1.0 (/a/b)|"), of("own", "0.1.0", None, true));
+    assert_eq!(read(""), None);
+}

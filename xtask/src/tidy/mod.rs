@@ -127,7 +127,6 @@ fn check(files: &[File]) -> Vec<Finding> {
     }
     tree::dead_modules(files, &mut report);
     tree::links(files, &mut report);
-    tree::banned_crates(files, &mut report);
     tree::specified_tests(files, &mut report);
     let mut findings = report.0;
     findings.sort_by(|a, b| (&a.path, a.line).cmp(&(&b.path, b.line)));

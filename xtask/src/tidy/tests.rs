@@ -143,15 +143,6 @@ fn links_point_at_files_of_the_tree() {
 }
 
 #[test]
-fn banned_crates_are_found_in_the_lock() {
-    let deny = "[bans]\ndeny = [\n  { crate = \"ring\", reason = \"aws-lc-rs is used\" },\n]\n";
-    let lock = "[[package]]\nname = \"ring\"\nversion = \"1\"\n\n[[package]]\nname = \"ringbuf\"\n";
-    let findings = check(&[File::new("deny.toml", deny), File::new("Cargo.lock", lock)]);
-    let found: Vec<_> = findings.iter().map(|f| (f.rule, f.line, f.message.as_str())).collect();
-    assert_eq!(found, [("banned-crate", 2, "ring: aws-lc-rs is used")]);
-}
-
-#[test]
 fn the_specification_names_tests_that_exist() {
     let page = "| limit | answer | test |\n|---|---|---|\n| body | 413 `x` | `a_test`, `x::gone` |\n| head | `431` | |\n\n\
                 | figure | checked by |\n|---|---|\n| p99 | `cargo xtask bench` |\n| none | |\n";

@@ -137,17 +137,3 @@ fn last_cell(row: &str) -> &str {
     let row = row.trim_end();
     row.strip_suffix('|').unwrap_or(row).rsplit('|').next().unwrap_or("").trim()
 }
-
-/// The crates that deny.toml bans are not in the lock file, so the check holds where cargo-deny is not installed.
-pub fn banned_crates(files: &[File], report: &mut Report) {
-    let Some(deny) = files.iter().find(|f| f.path == "deny.toml") else { return };
-    let banned = crate::deny::banned(&deny.text);
-    for lock in files.iter().filter(|f| f.path.ends_with("Cargo.lock")) {
-        for (n, line) in lock.text.lines().enumerate() {
-            let name = line.strip_prefix("name = \"").and_then(|rest| rest.strip_suffix('"'));
-            if let Some((name, reason)) = name.and_then(|name| banned.iter().find(|(b, _)| b == name)) {
-                report.add(lock, n + 1, "banned-crate", format!("{name}: {reason}"));
-            }
-        }
-    }
-}
