@@ -14,6 +14,7 @@ const STEPS: &[Step] = &[
     ("deny", crate::deny::run),
     ("clippy", || clippy(&["--workspace"])),
     ("clippy, simtest", || clippy(&["-p", "llmgw-dataplane", "--features", "simtest"])),
+    ("counts", crate::bench::gate),
     ("fuzz", || crate::fuzz::run(FUZZ_SECONDS, None)),
 ];
 

@@ -79,6 +79,16 @@ pub struct PeersArgs {
     svg: Option<PathBuf>,
 }
 
+/// For CI: fails when a step takes more instructions than its baseline by so much that it must be meant. Skipped, with
+/// the reason, where valgrind is missing and cannot be had.
+pub fn gate() -> Outcome {
+    if let Err(why) = crate::setup::ensure(&crate::setup::VALGRIND) {
+        println!("skipped: instruction counts: {why}");
+        return Ok(());
+    }
+    counts::run(&CountsArgs { check: true, update: false, no_build: false })
+}
+
 /// Measures and prints.
 pub fn run(what: Option<What>) -> Outcome {
     match what.unwrap_or(What::Micro) {
