@@ -134,6 +134,46 @@ impl Stack {
         std::mem::take(&mut self.seen)
     }
 
+    /// Sends the same bytes on several connections at once. Tells of each turn of the shard, until there is nothing
+    /// left to do, how many answers each connection got in it.
+    pub fn crowd(&mut self, connections: usize, bytes: &[u8]) -> Vec<Vec<usize>> {
+        let clients: Vec<PeerId> =
+            (0..connections).map(|_| self.world.connect(IpAddr::V4(Ipv4Addr::LOCALHOST), GATEWAY)).collect();
+        self.quiet(clients[0], &mut Vec::new());
+        for client in &clients {
+            assert_eq!(self.world.write(*client, bytes), bytes.len(), "more than the network takes at once");
+        }
+        let whole =
+            |bytes: &[u8]| read_answers(bytes, false, false).iter().filter(|one| one.complete).count();
+        let (mut turns, mut heard) = (Vec::new(), vec![Vec::new(); connections]);
+        let mut idle = 0;
+        while idle < 3 {
+            // What is still under way arrives before the turn. A connection that gave way is nobody's event: a turn
+            // more finds it.
+            if let Some(at) = self.world.next_time().filter(|_| !self.world.ready(self.driver)) {
+                self.world.advance_to(at);
+            }
+            self.shard.turn();
+            while let Some(at) = self.world.next_time().filter(|at| *at <= self.world.now() + 1) {
+                self.world.advance_to(at);
+            }
+            let answered: Vec<usize> = clients
+                .iter()
+                .zip(&mut heard)
+                .map(|(client, heard)| {
+                    let before = whole(heard);
+                    heard.extend(self.world.read(*client, usize::MAX));
+                    whole(heard) - before
+                })
+                .collect();
+            idle = if answered.iter().any(|n| *n > 0) { 0 } else { idle + 1 };
+            turns.push(answered);
+        }
+        clients.iter().for_each(|client| self.world.close(*client));
+        self.quiet(clients[0], &mut Vec::new());
+        turns
+    }
+
     /// Until nothing happens any more by itself.
     fn quiet(&mut self, client: PeerId, output: &mut Vec<u8>) {
         for _ in 0..TURNS_MAX {

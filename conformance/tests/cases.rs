@@ -35,3 +35,23 @@ fn every_case_whole_and_split_at_every_byte() {
     println!("{} cases, {runs} runs, {} violations", cases.len(), wrong.len());
     assert!(wrong.is_empty(), "{}", wrong.join("\n"));
 }
+
+/// Heads are remembered: what was seen before on other connections changes no verdict. Each case after each of its
+/// family, on one shard.
+#[test]
+fn no_case_changes_the_verdict_on_another() {
+    let cases = all().expect("h1.toml can be read");
+    let (mut wrong, mut runs) = (Vec::new(), 0);
+    for before in &cases {
+        let mut stack = Stack::new();
+        for case in cases.iter().filter(|case| case.family == before.family) {
+            stack.run(before, &[]);
+            runs += 1;
+            if let Err(why) = check(case, &stack.run(case, &[])) {
+                wrong.push(format!("{} after {}: {why}", case.id, before.id));
+            }
+        }
+    }
+    println!("{runs} pairs, {} violations", wrong.len());
+    assert!(wrong.is_empty(), "{}", wrong.join("\n"));
+}

@@ -54,7 +54,7 @@ pub enum ResponseError {
     Version,
     /// 101, though no upgrade was asked for.
     SwitchingProtocols,
-    /// An answer that cannot have a body (1xx, 204) announces one.
+    /// An answer that cannot have a body (1xx, 204, 205) announces one.
     UnexpectedBody,
 }
 
@@ -92,7 +92,9 @@ pub fn parse_response<'b>(
     }
     let fields = Fields::read(&headers, http11)?;
     let bodiless = status < 200 || status == 204;
-    if bodiless && (fields.chunked || fields.content_length.is_some_and(|bytes| bytes > 0)) {
+    // 205 is framed as any other, but some clients know that it is empty and take its body for the next answer.
+    let reset_content = status == 205 && fields.content_length != Some(0);
+    if reset_content || bodiless && (fields.chunked || fields.content_length.is_some_and(|bytes| bytes > 0)) {
         return Err(ResponseError::UnexpectedBody);
     }
     let body = if bodiless || status == 304 || request_was_head {

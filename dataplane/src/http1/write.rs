@@ -160,39 +160,57 @@ fn is_this_hops(name: &[u8]) -> bool {
     }
 }
 
-/// Written anew or of no business to an engine: framing, secrets, the client's address and origin, and what says
-/// something of answers or of parts, which some servers refuse when it comes twice.
+/// Written anew or of no business to an engine: framing, secrets, the client's address and origin, what other software
+/// takes for another method, target or proxy, and what says something of answers or of parts, which some servers refuse
+/// when it comes twice.
 fn is_never_to_engines(name: &[u8]) -> bool {
     match name.len() {
         3 => name == b"via",
         4 => name == b"host" || name == b"etag",
+        5 => name == b"proxy",
         6 => name == b"expect" || name == b"cookie" || name == b"origin" || name == b"server",
         7 => name == b"api-key" || name == b"cookie2" || name == b"referer",
         9 => name == b"x-api-key" || name == b"forwarded" || name == b"x-real-ip",
         12 => name == b"x-request-id" || name == b"max-forwards",
-        13 => name == b"authorization" || name == b"content-range",
-        14 => name == b"content-length",
+        13 => {
+            name == b"authorization"
+                || name == b"content-range"
+                || name == b"x-rewrite-url"
+                || name == b"x-http-method"
+        }
+        14 => name == b"content-length" || name == b"x-original-url",
         15 => name == b"accept-encoding",
         16 => name == b"content-location",
+        17 => name == b"x-method-override",
+        22 => name == b"x-http-method-override",
         _ => false,
     }
+}
+/// Says how the body is read: one spelled with an underscore would be a second one to some.
+fn is_twin(name: &[u8], folded: &[u8]) -> bool {
+    (folded == b"content-type" || folded == b"content-encoding") && name.contains(&b'_')
 }
 const NEVER_TO_ENGINES_PREFIXES: &[&str] =
     &["proxy-", "x-llmgw-", "x-tl-", "x-forwarded-", "access-control-", "sec-"];
 
-/// Written anew, or naming what is behind the gateway.
+/// Written anew, naming what is behind the gateway, or speaking to browsers for the gateway's whole origin.
 fn is_never_to_clients(name: &[u8]) -> bool {
     match name.len() {
-        3 => name == b"via",
+        3 => name == b"via" || name == b"nel",
         6 => name == b"server",
-        7 => name == b"alt-svc",
+        7 => name == b"alt-svc" || name == b"refresh",
         8 => name == b"location",
+        9 => name == b"report-to",
         10 => name == b"set-cookie",
         11 => name == b"set-cookie2",
         12 => name == b"x-request-id" || name == b"x-powered-by",
         14 => name == b"content-length",
+        15 => name == b"clear-site-data" || name == b"public-key-pins",
         16 => name == b"content-location",
+        19 => name == b"reporting-endpoints",
+        22 => name == b"service-worker-allowed",
         23 => name == b"process-start-time-unix",
+        25 => name == b"strict-transport-security",
         _ => false,
     }
 }
@@ -211,10 +229,11 @@ pub fn forward_request_header(name: &str) -> bool {
 }
 
 fn passes_to_engines(name: &[u8]) -> bool {
-    let name = Folded::new(name);
-    !is_this_hops(name.name())
-        && !is_never_to_engines(name.name())
-        && !name.prefixed(NEVER_TO_ENGINES_PREFIXES)
+    let folded = Folded::new(name);
+    !is_twin(name, folded.name())
+        && !is_this_hops(folded.name())
+        && !is_never_to_engines(folded.name())
+        && !folded.prefixed(NEVER_TO_ENGINES_PREFIXES)
 }
 
 /// `true` if an engine's field may pass to a client, unless `Connection` names it

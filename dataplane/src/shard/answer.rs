@@ -47,7 +47,9 @@ impl KnownAnswer {
     /// Of a head with nothing out of the ordinary.
     pub(super) fn of(head: &ResponseHead<'_>) -> Option<Self> {
         let odd_date = head.headers.get("date").is_some_and(|date| !memo::plain(Varying::Ignored, date));
-        if !(200..300).contains(&head.status) || !head.connection.is_empty() || odd_date {
+        // Whether a length is allowed there is for the parser to say of each.
+        let bodiless = head.body == ResponseBody::None || head.status == 205;
+        if !(200..300).contains(&head.status) || !head.connection.is_empty() || odd_date || bodiless {
             return None;
         }
         let mut lines = Vec::new();

@@ -26,6 +26,18 @@ fn trace_context(value: &[u8]) -> Option<&str> {
     std::str::from_utf8(value).ok().filter(|_| plausible)
 }
 
+/// A media type that names no charset, or UTF-8 or its part ASCII. An engine that believed another one would read other
+/// JSON than the gateway did.
+fn says_utf8(media_type: &[u8]) -> bool {
+    media_type.split(|byte| *byte == b';').skip(1).all(|parameter| {
+        let Some(at) = parameter.iter().position(|byte| *byte == b'=') else { return true };
+        let (name, value) = (parameter[..at].trim_ascii(), parameter[at + 1..].trim_ascii());
+        let value = value.strip_prefix(b"\"").and_then(|rest| rest.strip_suffix(b"\"")).unwrap_or(value);
+        let known = [&b"utf-8"[..], b"utf8", b"us-ascii"];
+        !name.eq_ignore_ascii_case(b"charset") || known.iter().any(|known| value.eq_ignore_ascii_case(known))
+    })
+}
+
 impl<D: Driver> Shard<D> {
     /// Consumes what it can of `bytes`: as many whole requests as are answered at once, up to one whose answer has to
     /// be awaited. Returns bytes used; the caller keeps the rest.
@@ -153,6 +165,11 @@ impl<D: Driver> Shard<D> {
             self.reject_close(token, &ApiError::bad_request(415, message));
             return;
         }
+        if head.headers.get("content-type").is_some_and(|value| !says_utf8(value)) {
+            let message = "JSON is UTF-8: leave the charset out of Content-Type";
+            self.reject_close(token, &ApiError::bad_request(415, message));
+            return;
+        }
         if head.expect_continue && !head.body.is_empty() {
             crate::mark!(expect_continue);
             if !self.send(token, &[IoSlice::new(CONTINUE)]) {
@@ -231,7 +248,8 @@ impl<D: Driver> Shard<D> {
         let ordinary = surface != Surface::Local
             && head.method == Method::Post
             && head.connection.is_empty()
-            && ["expect", "content-encoding"].iter().all(|name| head.headers.get(name).is_none());
+            && ["expect", "content-encoding"].iter().all(|name| head.headers.get(name).is_none())
+            && head.headers.get("content-type").is_none_or(says_utf8);
         // Of an odd form: not cut out, and so not passed on from there.
         let odd =
             |(name, value): (&str, &[u8])| passing(name).is_some() && !memo::plain(Varying::Ignored, value);

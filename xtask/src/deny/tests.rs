@@ -54,6 +54,11 @@ fn what_is_wrong_names_the_package() {
         version: "1.0.0".to_owned(),
         license: license.map(str::to_owned),
         own,
+        source: None,
+    };
+    let elsewhere = |name: &str, source: &str| Package {
+        source: Some(source.to_owned()),
+        ..package(name, Some("MIT"), false)
     };
     let packages = [
         package("good", Some("MIT"), false),
@@ -61,6 +66,7 @@ fn what_is_wrong_names_the_package() {
         package("ring", Some("Apache-2.0"), false),
         package("copyleft", Some("GPL-3.0"), false),
         package("silent", None, false),
+        elsewhere("forked", "git+https://example.com/forked"),
     ];
     let wrong = check(&packages, &allowed(DENY), &banned(DENY));
     assert_eq!(
@@ -69,6 +75,7 @@ fn what_is_wrong_names_the_package() {
             "ring 1.0.0 is banned: aws-lc-rs is used",
             "copyleft 1.0.0: `GPL-3.0` is not in the allow list of deny.toml",
             "silent 1.0.0 names no licence",
+            "forked 1.0.0 comes from git+https://example.com/forked, not from crates.io",
         ]
     );
 }
