@@ -23,6 +23,7 @@ mod slots;
 mod tests;
 
 use super::clock::{Clock, monotonic_ns};
+use super::listen::RECEIVE_BUFFER_BYTES;
 use super::transmit::{Sent, transmit};
 use super::{Bell, ConnError, Counters, Driver, Event, MAX_LATE_BYTES, SendError, Token};
 use bell::EventfdBell;
@@ -364,6 +365,7 @@ impl EpollDriver {
         let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
         let fd = socket_with(family, SocketType::STREAM, flags, Some(ipproto::TCP))?;
         sockopt::set_tcp_nodelay(&fd, true)?;
+        sockopt::set_socket_recv_buffer_size(&fd, RECEIVE_BUFFER_BYTES)?;
         let connected = match connect(&fd, &address) {
             Ok(()) => true,
             Err(Errno::INPROGRESS | Errno::INTR) => false,

@@ -34,6 +34,7 @@ pub use probe::{Unusable, self_test};
 use super::clock::{Clock, monotonic_ns};
 use super::epoll::bell::EventfdBell;
 use super::epoll::errno::{connect_error, reset_error};
+use super::listen::RECEIVE_BUFFER_BYTES;
 use super::transmit::{Sent, transmit};
 use super::{Bell, ConnError, Counters, Driver, Event, SendError, Token};
 use conns::{Conns, Flags, Key, Purpose};
@@ -259,6 +260,7 @@ fn start_connect(address: SocketAddr) -> Result<(OwnedFd, bool), Errno> {
     let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
     let fd = socket_with(family, SocketType::STREAM, flags, Some(ipproto::TCP))?;
     sockopt::set_tcp_nodelay(&fd, true)?;
+    sockopt::set_socket_recv_buffer_size(&fd, RECEIVE_BUFFER_BYTES)?;
     match connect(&fd, &address) {
         Ok(()) => Ok((fd, true)),
         Err(Errno::INPROGRESS | Errno::INTR) => Ok((fd, false)),
