@@ -77,7 +77,9 @@ pub fn slowhttptest(minutes: u64) -> Outcome {
                 return Err(format!("{name}: the gateway ended with {status}"));
             }
             forgotten(&fleet).map_err(|told| format!("{name}: {told}"))?;
-            println!("p99 of the first token: {quiet:.1} ms in quiet, {attacked:.1} ms with {held} descriptors open");
+            println!(
+                "p99 of the first token: {quiet:.1} ms in quiet, {attacked:.1} ms with {held} descriptors open"
+            );
             ratios.push((attacked - NOISE_MS).max(0.0) / quiet);
         }
         ratios.sort_by(f64::total_cmp);

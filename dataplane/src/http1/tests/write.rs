@@ -67,6 +67,14 @@ fn fields_toward_engines() {
         "content_length",
         "Transfer_Encoding",
         "X_TL-Priority",
+        "Content_Type",
+        "content_encoding",
+        "Proxy",
+        "X-Original-URL",
+        "X-Rewrite-Url",
+        "X-HTTP-Method",
+        "X-HTTP-Method-Override",
+        "X-Method-Override",
     ] {
         assert!(!forward_request_header(name), "{name}");
     }
@@ -81,6 +89,14 @@ fn fields_toward_clients() {
     }
     for name in [
         "Server",
+        "Clear-Site-Data",
+        "Strict-Transport-Security",
+        "Public-Key-Pins",
+        "Service-Worker-Allowed",
+        "Refresh",
+        "NEL",
+        "Report-To",
+        "Reporting-Endpoints",
         "Via",
         "Location",
         "Set-Cookie",
