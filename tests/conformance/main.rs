@@ -14,8 +14,8 @@ const PATIENCE: Duration = Duration::from_secs(10);
 /// Places at which each case is split; the shard over the simulated network is given all of them.
 const SPLITS: usize = 8;
 
-/// Whether this machine has no ring for anybody, as containers often have not: the kernel lacks or refuses it, which this
-/// process asks by itself. A ring that is there and does not do what it should is no reason to skip.
+/// Whether this machine has no ring for anybody, as containers often have not: the kernel lacks or refuses it, which
+/// this process asks by itself. A ring that is there and does not do what it should is no reason to skip.
 fn no_ring() -> bool {
     match uring::self_test() {
         Ok(()) | Err(Unusable::Kernel(_) | Unusable::Misbehaves(_)) => false,

@@ -1,8 +1,8 @@
-//! `cargo xtask deny`: licences, banned crates, sources and, where cargo-deny is installed, all that it checks, advisories
-//! included.
+//! `cargo xtask deny`: licences, banned crates, sources and, where cargo-deny is installed, all that it checks,
+//! advisories included.
 //!
-//! The built-in part reads the same `deny.toml`. It is what CI relies on: cargo-deny has no prebuilt crate, and building
-//! it takes four minutes of a core, more than all the other checks.
+//! The built-in part reads the same `deny.toml`. It is what CI relies on: cargo-deny has no prebuilt crate, and
+//! building it takes four minutes of a core, more than all the other checks.
 
 use crate::proc::{self, Outcome, cargo};
 

@@ -12,9 +12,9 @@ use std::net::SocketAddr;
 /// What the kernel may hold for a client that does not read. By itself it would let this grow to megabytes a
 /// connection, and what waits there can neither be held back nor taken back.
 const SEND_BUFFER_BYTES: usize = 256 * 1024;
-/// What it may hold for us of a client whose requests wait, or of an engine whose client is slow. By itself it would let
-/// this grow to megabytes too, and a ring takes all of it in at once. It is also the most that is under way: 5 MB/s at a
-/// round trip of 50 ms.
+/// What it may hold for us of a client whose requests wait, or of an engine whose client is slow. By itself it would
+/// let this grow to megabytes too, and a ring takes all of it in at once. It is also the most that is under way: 5 MB/s
+/// at a round trip of 50 ms.
 pub(super) const RECEIVE_BUFFER_BYTES: usize = 256 * 1024;
 
 /// Binds a non-blocking TCP listener.
