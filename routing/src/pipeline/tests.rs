@@ -144,14 +144,14 @@ fn sequences_follow_a_change_of_the_membership() {
     };
     let mut world = World::picker(&["a", "b", "c", "d"], "round-robin");
     let all = world.model.endpoints.clone();
-    let mut publish = |world: &mut World, endpoints: Vec<Arc<Endpoint>>| {
+    let publish = |world: &mut World, endpoints: Vec<Arc<Endpoint>>| {
         world.model = Model::new("m", endpoints, Arc::clone(&world.model.profile), 0, Some(&world.model));
     };
     assert_eq!(world.picks(2), "a b");
     let fewer = members(&world, &["a", "c", "d"]);
     publish(&mut world, fewer);
     assert_eq!(world.picks(2), "c d", "the one taken last is gone: on from its place");
-    publish(&mut world, all.clone());
+    publish(&mut world, all);
     assert_eq!(world.picks(3), "a b c");
     let fewer = members(&world, &["a", "b"]);
     publish(&mut world, fewer);
@@ -188,7 +188,7 @@ fn draining_endpoints_get_nothing_new() {
 
 #[test]
 fn explanations_tell_each_step() {
-    let mut world = World::policy(&ABC, "affinity");
+    let world = World::policy(&ABC, "affinity");
     world.load("a", 2);
     world.loads.set_queue_depth(world.slot("a"), 3);
     world.loads.set_kv_blocks(world.slot("b"), 7);
@@ -222,7 +222,7 @@ fn explanations_tell_each_step() {
     let (endpoint, reason) = told.pick.expect("there are candidates");
     assert_eq!(affinity.owner.as_ref() == Some(&endpoint), &*reason == "affinity");
 
-    let mut world = World::picker(&["a", "b"], "max-score");
+    let world = World::picker(&["a", "b"], "max-score");
     world.load("a", 1);
     let told = explain(&world.model, &request, &world.loads, 0, &world.state);
     let shown: Vec<_> =
