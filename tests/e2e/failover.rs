@@ -50,6 +50,28 @@ fn every_failure_before_the_answer_is_tried_elsewhere() {
     assert!((5.0..=7.0).contains(&rest), "its own Retry-After counts, not {rest}");
 }
 
+/// A worker that refuses and one that answers 503 are each tried once, and the request completes on the next. The busy
+/// one may be asked again at once by whoever comes: it is the request that does not go there twice.
+#[test]
+fn failover_before_first_byte() {
+    let (good, refusing) = (sim(), sim());
+    let busy = Scripted::start(|wire, _| wire.json("503 Service Unavailable", "retry-after: 0\r\n", "{}"));
+    let fleet = [
+        format!("{{ id: good, model: m, url: \"{}\", engine: sim, weight: 0 }}", good.url()),
+        busy.endpoint("busy"),
+        endpoint("refusing", &refusing.url()),
+    ];
+    let gateway = Gateway::start(&fleet, "router: { policy: weighted }");
+    refusing.set_fault("refuse").expect("a fault");
+    let answer = gateway.chat(&streamed(5)).expect(200);
+    assert_eq!(answer.header("x-llmgw-attempts").as_deref(), Some("3"));
+    assert_eq!(answer.header("x-tl-route").as_deref(), Some("good"));
+    assert!(answer.text().ends_with("data: [DONE]\n\n"), "{}", answer.text());
+    assert_eq!((busy.requests(), count(&good, "completed")), (1, 1));
+    assert_eq!(gateway.metric("llmgw_retries_total{kind=\"never_sent\"}"), 1.0);
+    assert_eq!(gateway.metric("llmgw_retries_total{kind=\"busy\"}"), 1.0);
+}
+
 #[test]
 fn all_busy_is_503_with_the_largest_retry_after() {
     let engines = [sim(), sim(), sim()];

@@ -48,6 +48,26 @@ fn engine_that_dies_ends_in_one_error_event() {
     );
 }
 
+/// A worker that dies after one token: the client gets that token and one error event, and nobody else is asked.
+#[test]
+fn no_splice_after_first_byte() {
+    let dying = Scripted::start(|wire, _| {
+        wire.stream_head();
+        wire.event("The cat");
+        Then::Close
+    });
+    let other = sim();
+    let spare = format!("{{ id: spare, model: m, url: \"{}\", engine: sim, weight: 0 }}", other.url());
+    let gateway = Gateway::start(&[dying.endpoint("dying"), spare], "router: { policy: weighted }");
+    let answer = gateway.chat(&streamed(8)).expect(200);
+    let events = answer.events();
+    assert_eq!(events[0], format!("data: {}", event("The cat")));
+    assert_eq!(events.len(), 2, "{events:?}");
+    assert_eq!(check_error_event(&answer)["code"], "upstream_failed");
+    assert_eq!((dying.requests(), count(&other, "requests")), (1, 0));
+    assert_eq!(gateway.metric("llmgw_retries_total"), 0.0);
+}
+
 #[test]
 fn a_stream_complete_but_for_its_framing_is_complete() {
     let engine = sim();

@@ -125,7 +125,8 @@ pub fn free_addrs(count: usize) -> Outcome<Vec<SocketAddr>> {
     addrs.map_err(|e| format!("no free loopback port: {e}"))
 }
 
-fn ready(addr: SocketAddr, path: &str, process: &mut Guard, log: &Path) -> Outcome {
+/// Waits until a process answers 200 there.
+pub fn ready(addr: SocketAddr, path: &str, process: &mut Guard, log: &Path) -> Outcome {
     let deadline = Instant::now() + READY_PATIENCE;
     while Instant::now() < deadline {
         if get(addr, path).is_some_and(|answer| answer.starts_with("HTTP/1.1 200")) {
@@ -140,7 +141,8 @@ fn ready(addr: SocketAddr, path: &str, process: &mut Guard, log: &Path) -> Outco
     Err(format!("http://{addr}{path} did not answer 200 within {} s", READY_PATIENCE.as_secs()))
 }
 
-fn get(addr: SocketAddr, path: &str) -> Option<String> {
+/// A whole answer, head included.
+pub fn get(addr: SocketAddr, path: &str) -> Option<String> {
     let mut stream = TcpStream::connect_timeout(&addr, Duration::from_secs(1)).ok()?;
     stream.set_read_timeout(Some(Duration::from_secs(2))).ok()?;
     write!(stream, "GET {path} HTTP/1.1\r\nHost: {addr}\r\nConnection: close\r\n\r\n").ok()?;

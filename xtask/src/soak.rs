@@ -8,7 +8,9 @@ use std::process::Command;
 use std::time::{Duration, Instant};
 
 mod hostile;
+mod kill;
 mod memory;
+mod mutants;
 #[cfg(test)]
 mod tests;
 
@@ -29,6 +31,12 @@ pub enum What {
     Miri,
     /// slowhttptest's attacks, from Debian, against the gateway
     Slow,
+    /// A worker killed under 1,000 requests a second: what clients and the registry make of it
+    Kill,
+    /// Known pitfalls of routing, made in a copy of the tree: a test must notice each
+    Pitfalls,
+    /// cargo-mutants over the decisions, where that is installed; hours, so not part of `all`
+    Mutants,
     /// One after another
     All,
 }
@@ -75,6 +83,15 @@ pub fn run(what: What, minutes: u64) -> Outcome {
     }
     if wanted(What::Slow) {
         hostile::slowhttptest(minutes)?;
+    }
+    if wanted(What::Kill) {
+        kill::run()?;
+    }
+    if wanted(What::Pitfalls) {
+        mutants::pitfalls()?;
+    }
+    if what == What::Mutants {
+        mutants::mutants()?;
     }
     Ok(())
 }

@@ -166,6 +166,7 @@ impl Facts<'_> {
         if status >= 400 && request.ask != Ask::HeadModels {
             error_shape(response)?;
         }
+        self.topology(response)?;
         if self.refused(i, response) || self.stopped && status == 503 {
             return Ok(());
         }
@@ -191,6 +192,22 @@ impl Facts<'_> {
             return self.punctual(conn, i, request, response);
         }
         Err(format!("{:?} was answered with {status}, not {expected:?}", request.ask))
+    }
+
+    /// Who served a request is told to those who may know, and to nobody else.
+    fn topology(&self, response: &Response) -> Result<(), String> {
+        let told = response.header("x-tl-route");
+        if !self.plan.settings.debug_headers {
+            let inner = ["x-tl-route", "x-llmgw-replica", "x-llmgw-pool", "x-llmgw-route-reason"];
+            let leaked =
+                inner.iter().chain(&["x-llmgw-attempts"]).find(|name| response.header(name).is_some());
+            return leaked.map_or(Ok(()), |name| Err(format!("{name} reached a client that may not see it")));
+        }
+        let served = response.header("x-llmgw-served-model").is_some();
+        if served == told.is_some() && told == response.header("x-llmgw-replica") {
+            return Ok(());
+        }
+        Err(format!("served by {told:?}, told otherwise: {:?}", response.headers))
     }
 
     /// The connection was refused for the number of connections.

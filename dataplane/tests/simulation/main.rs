@@ -118,6 +118,21 @@ fn replay() {
     }
 }
 
+/// `X-TL-Route`, and whatever else names the inside, goes to nobody unless the settings say so: looked at in every
+/// answer of every seed, and here with both settings.
+#[test]
+fn route_header_only_for_debug() {
+    for seed in 0..60 {
+        for debug_headers in [false, true] {
+            let mut plan = plan::Plan::draw(seed);
+            plan.settings.debug_headers = debug_headers;
+            if let Err(why) = sim::run_plan(plan, false) {
+                panic!("seed {seed}, debug headers {debug_headers}: {why}");
+            }
+        }
+    }
+}
+
 /// A seed gives the same result twice, so that a failure can be replayed.
 #[test]
 fn seeds_repeat() {

@@ -90,7 +90,11 @@ fn snapshot(version: u64, endpoints: &[Arc<Endpoint>], plan: &Plan) -> Arc<Snaps
 
 /// Runs one seed to its end. `Err` names what was violated.
 pub fn run(seed: u64, trace: bool) -> Result<(), String> {
-    let plan = Plan::draw(seed);
+    run_plan(Plan::draw(seed), trace)
+}
+
+/// Runs one plan to its end.
+pub fn run_plan(plan: Plan, trace: bool) -> Result<(), String> {
     let mut sim = Sim::new(plan, trace);
     sim.live()?;
     sim.settle()

@@ -336,6 +336,20 @@ fn why_there_is_none() {
 }
 
 #[test]
+fn why_there_is_none_in_words() {
+    let resting = |busy| NoEndpoint::Unavailable { retry_at: 0, busy };
+    for (none, said) in [
+        (NoEndpoint::Unserved, "no endpoint serves this model"),
+        (NoEndpoint::AllExcluded, "every endpoint of this model has been tried"),
+        (NoEndpoint::Draining, "every endpoint of this model is draining"),
+        (resting(true), "every endpoint of this model is busy"),
+        (resting(false), "no endpoint of this model is reachable"),
+    ] {
+        assert_eq!(none.to_string(), said);
+    }
+}
+
+#[test]
 fn configured_profiles() {
     let check = |scorer: &str, weight, picker: &str| {
         let profile = Profile::builder("p").scorer(scorer, weight).and_then(|b| b.picker(picker));

@@ -13,6 +13,18 @@ fn key(body: &str) -> String {
     String::from_utf8_lossy(&out).into_owned()
 }
 
+/// The contract's example, and 64 bytes of whatever is longer.
+#[test]
+fn prefix_key_is_the_rendered_chat_cut_at_64_bytes() {
+    let chat = r#""messages":[{"role":"system","content":"S"},{"role":"user","content":"U"}]"#;
+    assert_eq!(key(&format!(r#"{{"model":"m",{chat}}}"#)), "system\nS\nuser\nU\n");
+    let parts =
+        r#""messages":[{"role":"system","content":[{"type":"text","text":"S"},{"type":"text","text":"T"}]}]"#;
+    assert_eq!(key(&format!(r#"{{"model":"m",{parts}}}"#)), "system\nST\n", "parts in order");
+    let long = "0123456789".repeat(9);
+    assert_eq!(key(&format!(r#"{{"model":"m","prompt":"{long}"}}"#)), long[..64]);
+}
+
 #[test]
 fn rendered_prompts() {
     for (members, expected) in [

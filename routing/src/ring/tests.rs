@@ -58,9 +58,10 @@ fn equal_positions_go_to_the_smaller_name() {
 
 #[test]
 fn edges() {
-    assert_eq!(Ring::new(&["a"], 0).map(|_| ()), Err(RingError::NoVirtualNodes));
+    let none = Ring::new(&["a"], 0).map(|_| ()).expect_err("0 is refused");
+    assert_eq!(none.to_string(), "a ring needs at least 1 virtual node for each node, got 0");
     let empty = Ring::new::<&str>(&[], VNODES).expect("160 is not 0");
-    assert!(empty.is_empty());
+    assert!(empty.is_empty() && !worked().is_empty());
     assert_eq!(empty.walk(3, |_| true, |_| true), None);
     assert_eq!(worked().walk(3, |_| false, |_| true), None);
     assert_eq!(worked().walk(3, |_| true, |_| false), None);
