@@ -176,7 +176,11 @@ impl<D: Driver> Shard<D> {
             edits.segments(&ex.body.bytes).for_each(|segment| head.extend_from_slice(segment));
         }
         up.request = head;
-        self.send_request(token, up_token);
+        if length <= COPIED_MAX {
+            self.staged.push(up_token);
+        } else {
+            self.send_request(token, up_token);
+        }
         self.arm_client(token);
     }
 

@@ -187,15 +187,15 @@ impl<D: Driver> Shard<D> {
         if chunked && end {
             after.extend_from_slice(LAST_CHUNK);
         }
-        let alive = if payload.len() <= COPIED_MAX {
+        if payload.len() <= COPIED_MAX {
             wire.extend_from_slice(payload);
             wire.extend_from_slice(&after);
-            wire.is_empty() || self.send(token, &[IoSlice::new(&wire)])
+            self.stage(token, wire)
         } else {
-            self.send(token, &[IoSlice::new(&wire), IoSlice::new(payload), IoSlice::new(&after)])
-        };
-        self.spares.give(wire);
-        alive
+            let alive = self.send(token, &[IoSlice::new(&wire), IoSlice::new(payload), IoSlice::new(&after)]);
+            self.spares.give(wire);
+            alive
+        }
     }
 
     /// Nothing is retried any more: the body's memory is free, unless its end is still on its way to the engine.
