@@ -101,6 +101,20 @@ fn put_digits(text: &mut [u8], mut value: u64) {
     }
 }
 
+/// Bytes of a plain word. A table, as this is asked of most bytes of a line.
+const PLAIN: [bool; 256] = {
+    let mut plain = [false; 256];
+    let mut b = 0;
+    while b < 256 {
+        #[allow(clippy::cast_possible_truncation)] // below 256
+        let byte = b as u8;
+        plain[b] =
+            byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'_' | b'.' | b':' | b'/' | b'@' | b'+');
+        b += 1;
+    }
+    plain
+};
+
 struct Line<'a> {
     format: Format,
     out: &'a mut String,
@@ -139,8 +153,7 @@ impl Line<'_> {
     /// A text; in a text line it is quoted unless it is a plain word, so that no value can pose as another key.
     fn text(&mut self, key: &str, value: &str) {
         self.key(key);
-        let plain = |b: u8| b.is_ascii_alphanumeric() || b"-_.:/@+".contains(&b);
-        let plain = !value.is_empty() && value.bytes().all(plain);
+        let plain = !value.is_empty() && value.bytes().all(|b| PLAIN[usize::from(b)]);
         match (self.format, plain) {
             (Format::Text, true) => self.out.push_str(value),
             (Format::Json, true) => {

@@ -1,7 +1,7 @@
 //! The client side of a connection: its bytes, its end, its deadlines, its output.
 
-use super::{Client, ClientState, LINGER, Shard};
 use super::relay::COPIED_MAX;
+use super::{Client, ClientState, LINGER, Shard};
 use crate::buffers::{HIGH_WATER, LOW_WATER};
 use crate::driver::{Driver, Token};
 use crate::error::{ApiError, Phase};
