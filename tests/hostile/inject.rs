@@ -11,10 +11,10 @@ use std::net::TcpListener;
 use std::sync::{Arc, Mutex};
 
 /// What attackers would like to see begin a line, a label or a header.
-const MARK: &str = "x-evil";
+pub const MARK: &str = "x-evil";
 
 /// Texts that break out of what does not escape them.
-const TEXTS: [&str; 12] = [
+pub const TEXTS: [&str; 12] = [
     "a\r\nx-evil: 1",
     "a\nx-evil: 1",
     "a\rx-evil: 1",
@@ -30,7 +30,7 @@ const TEXTS: [&str; 12] = [
 ];
 
 /// An engine that keeps the heads of the requests it gets.
-fn recording() -> (Scripted, Arc<Mutex<Vec<String>>>) {
+pub fn recording() -> (Scripted, Arc<Mutex<Vec<String>>>) {
     let heads = Arc::new(Mutex::new(Vec::new()));
     let kept = Arc::clone(&heads);
     let engine = Scripted::start(move |wire, request| {
@@ -41,7 +41,7 @@ fn recording() -> (Scripted, Arc<Mutex<Vec<String>>>) {
 }
 
 /// Every line of the log is one the gateway meant: a JSON object with a known target, or a text line with a time.
-fn check_log(log: &str, json: bool) {
+pub fn check_log(log: &str, json: bool) {
     for line in log.split('\n').filter(|line| !line.is_empty()) {
         assert!(!line.chars().any(|c| c.is_control()), "a control character in {line:?}");
         if json {
@@ -55,7 +55,7 @@ fn check_log(log: &str, json: bool) {
 }
 
 /// Every line of the metrics is a comment or a series of ours, and the attacker's mark is in none.
-fn check_metrics(page: &str) {
+pub fn check_metrics(page: &str) {
     assert!(!page.contains(MARK), "{page}");
     for line in page.lines() {
         assert!(
@@ -146,20 +146,20 @@ fn names_of_any_length_do_not_grow_the_answer_or_the_labels() {
 }
 
 /// A listener that nobody must ever connect to.
-struct Trap(TcpListener);
+pub struct Trap(TcpListener);
 
 impl Trap {
-    fn set() -> Trap {
+    pub fn set() -> Trap {
         let listener = TcpListener::bind("127.0.0.1:0").expect("a free port");
         listener.set_nonblocking(true).expect("non-blocking");
         Trap(listener)
     }
 
-    fn address(&self) -> String {
+    pub fn address(&self) -> String {
         self.0.local_addr().expect("its address").to_string()
     }
 
-    fn untouched(&self) -> bool {
+    pub fn untouched(&self) -> bool {
         self.0.accept().is_err()
     }
 }

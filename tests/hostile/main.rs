@@ -2,8 +2,10 @@
 //!
 //! `limits`: what each kind of attack is answered with. `attack`: what a crowd of attackers costs in memory, and what
 //! it does to clients that behave. `inject`: nothing that a peer says chooses an address, or gets unescaped into a
-//! header, a log line or a metric. The harness is that of the end-to-end tests.
+//! header, a log line or a metric; `anything`: the same as a property of any text in any place. The harness is that of
+//! the end-to-end tests.
 
+mod anything;
 mod attack;
 #[allow(dead_code)] // the harness serves two sets of tests
 #[path = "../e2e/client.rs"]
