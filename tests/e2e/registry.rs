@@ -2,7 +2,8 @@
 
 use crate::PATIENCE;
 use crate::client::streamed;
-use crate::gateway::{BINARY, Gateway};
+use crate::engine::{count, sim};
+use crate::gateway::{BINARY, Gateway, endpoint};
 use llmgw_loadgen::checker::TokenCheck;
 use llmgw_loadgen::prompts::Prompts;
 use llmgw_loadgen::schedule::Arrivals;
@@ -80,6 +81,28 @@ fn a_worker_that_announces_itself_is_routed_until_it_leaves() {
     assert_eq!(gateway.metric("llmgw_endpoint_inflight{replica=\"w0\"}"), 0.0);
     assert!(!gateway.page("/metrics").text().contains("w0"), "its series go with it");
     gateway.chat(&streamed(2)).expect(503);
+}
+
+/// A reload gives an endpoint the id of a worker: the endpoint has it, the worker is refused, and joins again once the
+/// id is free.
+#[test]
+fn a_reload_takes_a_workers_id() {
+    let gateway = Gateway::start(&[], FAST);
+    let _worker = Worker::start(gateway.registry, "w0", "127.0.0.1:0");
+    gateway.wait_ready(200);
+    let other = sim();
+    gateway.reload(&[endpoint("w0", &other.url())], FAST);
+    for _ in 0..3 {
+        let answer = gateway.chat(&streamed(2)).expect(200);
+        assert_eq!(answer.header("x-llmgw-replica").as_deref(), Some("w0"));
+    }
+    assert_eq!(count(&other, "completed"), 3);
+    gateway.wait_metric("llmgw_workers", |n| n == 0.0);
+    gateway.wait_log("`w0` is the id of an endpoint in the configuration");
+    gateway.reload(&[], FAST);
+    gateway.wait_metric("llmgw_workers", |n| n == 1.0);
+    gateway.chat(&streamed(2)).expect(200);
+    assert_eq!(count(&other, "completed"), 3, "it is the worker's again");
 }
 
 #[allow(clippy::disallowed_methods)] // real time, against real processes

@@ -13,6 +13,9 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc, watch};
 use tokio::time::{Instant, Sleep};
 use tonic::transport::server::Connected;
 
+#[cfg(test)]
+mod tests;
+
 /// Most connections at a time: every worker may have its own. One more is closed at once.
 pub const CONNECTIONS_MAX: usize = 16_384;
 /// A live peer answers the server's pings, so it is never silent for so long.
@@ -29,14 +32,15 @@ pub struct Conn {
     own: Arc<OwnStats>,
 }
 
-/// Accepts until `stop`, and hands connections to `into`.
+/// Accepts until `stop`, at most so many at a time, and hands connections to `into`.
 pub async fn accept(
     listener: TcpListener,
+    most: usize,
     into: mpsc::Sender<io::Result<Conn>>,
     own: Arc<OwnStats>,
     mut stop: watch::Receiver<bool>,
 ) {
-    let permits = Arc::new(Semaphore::new(CONNECTIONS_MAX));
+    let permits = Arc::new(Semaphore::new(most));
     loop {
         let accepted = tokio::select! {
             accepted = listener.accept() => accepted,

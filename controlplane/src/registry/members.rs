@@ -174,7 +174,9 @@ impl Members {
 
     /// A reload gave these ids to static endpoints; workers that have one lose it.
     pub fn reserve(&mut self, ids: HashSet<String>) {
+        let before = self.workers.len();
         self.workers.retain(|id, _| !ids.contains(&**id));
+        self.dirty |= self.workers.len() != before;
         self.reserved = ids;
     }
 

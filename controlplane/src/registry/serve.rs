@@ -56,7 +56,8 @@ impl Listener {
     /// Serves until `stop`.
     pub async fn serve(self, mut stop: watch::Receiver<bool>) {
         let (into, accepted) = mpsc::channel(WAITING);
-        let accepting = conn::accept(self.listener, into, Arc::clone(&self.own), stop.clone());
+        let accepting =
+            conn::accept(self.listener, conn::CONNECTIONS_MAX, into, Arc::clone(&self.own), stop.clone());
         let service = Service {
             fleet: self.fleet,
             own: self.own,
