@@ -1,11 +1,12 @@
 //! The decisions of the gateway, pure.
 //!
-//! What a request asks for ([`scan`]), where it may go ([`pipeline`]), how loaded each endpoint is ([`load`]) and
-//! whether a retry is allowed ([`budget`]). Nothing here does I/O, sleeps, reads a clock, spawns or holds a lock on
-//! the request path: bytes, counters and a time come in, a decision comes out. So the same code runs on a shard, in
-//! the cluster simulator in virtual time, and in tests.
+//! What a request asks for ([`scan`]), when it may proceed ([`admission`]), where it may go ([`pipeline`]), how loaded
+//! each endpoint is ([`load`]) and whether a retry is allowed ([`budget`]). Nothing here does I/O, sleeps, reads a
+//! clock, spawns or holds a lock on the request path: bytes, counters and a time come in, a decision comes out. So the
+//! same code runs on a shard, in the cluster simulator in virtual time, and in tests.
 #![forbid(unsafe_code)]
 
+pub mod admission;
 pub mod budget;
 pub mod load;
 pub mod pipeline;
