@@ -114,7 +114,6 @@ impl<D: Driver> Shard<D> {
 
     /// Forgets a client's connection; its exchange must be settled. `counted`: it counts against its address.
     pub(super) fn drop_client(&mut self, token: Token, counted: bool, abort: bool) {
-        self.push_staged(token);
         let Some(client) = self.clients.remove(token) else { return };
         debug_assert!(client.exchange.is_none(), "a connection is dropped before its exchange was settled");
         self.driver.close(token, abort);

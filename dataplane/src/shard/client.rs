@@ -1,13 +1,11 @@
 //! The client side of a connection: its bytes, its end, its deadlines, its output.
 
-use super::relay::COPIED_MAX;
 use super::{Client, ClientState, LINGER, Shard};
 use crate::buffers::{HIGH_WATER, LOW_WATER};
 use crate::driver::{Driver, Token};
 use crate::error::{ApiError, Phase};
 use crate::exchange::Reply;
 use crate::record::Outcome;
-use crate::slab::{Kind, kind_of};
 use crate::sse::KEEP_ALIVE_COMMENT;
 use crate::timer::NEVER;
 use llmgw_routing::{Nanos, SECOND};
@@ -22,7 +20,7 @@ impl Client {
 
     /// What has arrived must wait: for memory, for its turn, or for the client to take its answers.
     pub(super) fn held_back(&self) -> bool {
-        self.starved || self.yielded || self.out.is_blocked()
+        self.starved || self.yielded || !self.out.is_empty()
     }
 }
 
@@ -116,10 +114,6 @@ impl<D: Driver> Shard<D> {
 
     /// The client sent FIN and all its bytes were delivered.
     pub(super) fn client_fin(&mut self, token: Token) {
-        // Whether its answers go out decides what becomes of it.
-        if !self.flush_client(token) {
-            return;
-        }
         let Some(client) = self.clients.get_mut(token) else { return };
         client.fin = true;
         match client.state {
@@ -151,7 +145,6 @@ impl<D: Driver> Shard<D> {
 
     /// The client is gone: its request is cancelled in whatever phase it is.
     pub(super) fn client_gone(&mut self, token: Token) {
-        self.push_staged(token);
         let Some(client) = self.clients.get_mut(token) else { return };
         // An answer that was cut must not look like one that ended, if anybody still reads it.
         let cut = !client.out.is_empty() || client.exchange.as_ref().is_some_and(|ex| ex.committed());
@@ -168,7 +161,7 @@ impl<D: Driver> Shard<D> {
     pub(super) fn client_writable(&mut self, token: Token) {
         let now = self.now;
         let Some(client) = self.clients.get_mut(token) else { return };
-        let Ok(sent) = client.out.flush(&mut self.driver, token, &mut self.spares) else {
+        let Ok(sent) = client.out.flush(&mut self.driver, token) else {
             self.client_gone(token);
             return;
         };
@@ -189,110 +182,33 @@ impl<D: Driver> Shard<D> {
     }
 
     /// Sends; unsent bytes stay with the connection. `false` when the client was lost on the way (and dropped).
-    ///
-    /// A few bytes are only staged: they are sent at the end of the turn, together with those of the other
-    /// connections, which costs the kernel and the peers less than one by one between all else that a turn does.
     pub(super) fn send(&mut self, token: Token, bufs: &[IoSlice<'_>]) -> bool {
-        let total: usize = bufs.iter().map(|buf| buf.len()).sum();
-        if total <= COPIED_MAX {
-            let mut wire = self.spares.take();
-            bufs.iter().for_each(|buf| wire.extend_from_slice(buf));
-            return self.stage(token, wire);
-        }
         let now = self.now;
         let Some(client) = self.clients.get_mut(token) else { return false };
-        let was_blocked = client.out.is_blocked();
-        let Ok(sent) = client.out.write(&mut self.driver, token, bufs, &mut self.spares) else {
+        let was_empty = client.out.is_empty();
+        let Ok(sent) = client.out.write(&mut self.driver, token, bufs) else {
             crate::mark!(client_send_failed);
             self.client_gone(token);
             return false;
         };
-        if !was_blocked || sent > 0 {
+        if was_empty || sent > 0 {
             client.out_since = now;
         }
-        self.count_sent(token, total);
-        self.after_send(token, was_blocked);
-        true
-    }
-
-    /// The same for a few bytes in a buffer from the shard's spares.
-    pub(super) fn stage(&mut self, token: Token, wire: Vec<u8>) -> bool {
-        let Some(client) = self.clients.get_mut(token) else { return false };
-        let (total, was_empty) = (wire.len(), client.out.is_empty());
-        let may_wait = client.out.stage(wire, &mut self.spares);
-        self.count_sent(token, total);
-        if !may_wait {
-            return self.flush_client(token);
-        }
-        if was_empty && total > 0 {
-            self.staged.push(token);
-        } else if !was_empty {
-            self.after_send(token, true);
-        }
-        true
-    }
-
-    /// Offers the socket what was staged. `false` when the client was lost on the way (and dropped).
-    fn flush_client(&mut self, token: Token) -> bool {
-        let now = self.now;
-        let Some(client) = self.clients.get_mut(token) else { return false };
-        if !client.out.is_staged() {
-            return true;
-        }
-        if client.out.flush(&mut self.driver, token, &mut self.spares).is_err() {
-            crate::mark!(client_send_failed);
-            self.client_gone(token);
-            return false;
-        }
-        client.out_since = now;
-        self.after_send(token, false);
-        true
-    }
-
-    /// Sends what this turn's events have staged.
-    pub(super) fn flush_staged(&mut self) {
-        let mut next = 0;
-        while let Some(&token) = self.staged.get(next) {
-            next += 1;
-            match kind_of(token) {
-                Kind::Client => {
-                    self.flush_client(token);
-                }
-                Kind::Upstream => self.up_writable(token),
-            }
-        }
-        self.staged.clear();
-    }
-
-    /// Offers what was staged to the socket of a connection that is about to be closed.
-    pub(super) fn push_staged(&mut self, token: Token) {
-        if let Some(client) = self.clients.get_mut(token)
-            && client.out.is_staged()
-        {
-            // Its failure changes nothing any more.
-            let _ = client.out.flush(&mut self.driver, token, &mut self.spares);
-        }
-    }
-
-    fn count_sent(&mut self, token: Token, bytes: usize) {
-        let now = self.now;
-        if let Some(exchange) = self.clients.get_mut(token).and_then(|client| client.exchange.as_mut()) {
-            exchange.bytes_out += bytes as u64;
+        let total: usize = bufs.iter().map(|buf| buf.len()).sum();
+        if let Some(exchange) = &mut client.exchange {
+            exchange.bytes_out += total as u64;
             exchange.last_emit = now;
         }
-        self.stats().bytes_out.add(bytes as u64);
-    }
-
-    /// What the socket did not take has a deadline, and a limit.
-    fn after_send(&mut self, token: Token, was_blocked: bool) {
-        let Some(client) = self.clients.get(token) else { return };
-        let (blocked, stalled) = (client.out.is_blocked(), client.out.len() > HIGH_WATER);
-        if blocked && !was_blocked {
+        let stalled = client.out.len() > HIGH_WATER;
+        let arm = was_empty && !client.out.is_empty();
+        self.shared.seats[self.id].stats.bytes_out.add(total as u64);
+        if arm {
             self.arm_client(token);
         }
         if stalled && !crate::planted!(PauseLost) {
             self.pause_upstream(token);
         }
+        true
     }
 
     /// The answer is complete and settled: next request, or close.
@@ -313,9 +229,6 @@ impl<D: Driver> Shard<D> {
     /// Ends our side after what is unsent, and waits a little for the client to end its own, so that a reset does
     /// not overtake our last bytes (RFC 9112 section 9.6).
     pub(super) fn start_linger(&mut self, token: Token) {
-        if !self.flush_client(token) {
-            return;
-        }
         let Some(client) = self.clients.get_mut(token) else { return };
         client.state = ClientState::Linger;
         client.input = Vec::new();
@@ -348,10 +261,10 @@ impl<D: Driver> Shard<D> {
     fn client_deadline(&self, client: &Client) -> Nanos {
         let defaults = &self.current;
         let settings = client.exchange.as_ref().map_or(defaults, |ex| &ex.settings);
-        let stall = if client.out.is_blocked() {
-            client.out_since.saturating_add(settings.timeout_body_idle)
-        } else {
+        let stall = if client.out.is_empty() {
             NEVER
+        } else {
+            client.out_since.saturating_add(settings.timeout_body_idle)
         };
         let phase = match client.state {
             ClientState::Idle => client.since.saturating_add(settings.timeout_idle),
@@ -391,7 +304,7 @@ impl<D: Driver> Shard<D> {
         let defaults = Arc::clone(&self.current);
         let settings = client.exchange.as_ref().map_or(&defaults, |ex| &ex.settings);
         let stalled =
-            client.out.is_blocked() && client.out_since.saturating_add(settings.timeout_body_idle) <= now;
+            !client.out.is_empty() && client.out_since.saturating_add(settings.timeout_body_idle) <= now;
         if stalled {
             crate::mark!(client_stalled);
             self.stats().timeout_client.add(1);
@@ -450,7 +363,7 @@ impl<D: Driver> Shard<D> {
                 && due(ex.last_emit, settings.keep_alive_comment);
             if comment {
                 // A client that reads nothing gets no comments piled up on top.
-                if !client.out.is_blocked() {
+                if client.out.is_empty() {
                     crate::mark!(keep_alive_comment);
                     self.stats().keep_alive_comments.add(1);
                     self.emit_stream(token, KEEP_ALIVE_COMMENT, false);

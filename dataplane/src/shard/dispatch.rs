@@ -176,11 +176,7 @@ impl<D: Driver> Shard<D> {
             edits.segments(&ex.body.bytes).for_each(|segment| head.extend_from_slice(segment));
         }
         up.request = head;
-        if length <= COPIED_MAX {
-            self.staged.push(up_token);
-        } else {
-            self.send_request(token, up_token);
-        }
+        self.send_request(token, up_token);
         self.arm_client(token);
     }
 

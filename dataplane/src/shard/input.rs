@@ -50,7 +50,7 @@ impl<D: Driver> Shard<D> {
             match client.state {
                 ClientState::Idle | ClientState::Head => {
                     // A client that does not read its answers gets no further ones made.
-                    if rest.is_empty() || client.out.is_blocked() {
+                    if rest.is_empty() || !client.out.is_empty() {
                         return used;
                     }
                     if client.state == ClientState::Idle {

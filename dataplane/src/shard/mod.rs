@@ -38,10 +38,6 @@ const STARVED_RETRY: Nanos = 20 * MILLISECOND;
 /// How long the end of an already relayed response may take before its connection is given up.
 const TAIL: Nanos = 1_000 * MILLISECOND;
 
-/// So many connections with staged output are flushed before more events are looked at: the first of a long turn is not
-/// to wait for all of it.
-const STAGED_CONNECTIONS: usize = 32;
-
 /// What a client's connection is doing.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum ClientState {
@@ -122,8 +118,6 @@ pub struct Shard<D: Driver> {
     later: Vec<Token>,
     /// Clients waiting for body memory.
     starved: Vec<Token>,
-    /// Connections with output for the end of the turn.
-    staged: Vec<Token>,
     /// Until then an idle shard goes on looking instead of sleeping.
     busy_until: Nanos,
     stop: Stop,
@@ -169,7 +163,6 @@ impl<D: Driver> Shard<D> {
             ready: Vec::new(),
             later: Vec::new(),
             starved: Vec::new(),
-            staged: Vec::new(),
             busy_until: 0,
             stop: Stop::No,
             stop_at: NEVER,
@@ -193,9 +186,6 @@ impl<D: Driver> Shard<D> {
             events += 1;
             self.handle(event);
             self.serve_ready();
-            if self.staged.len() >= STAGED_CONNECTIONS {
-                self.flush_staged();
-            }
         }
         if events > 0 && self.current.busy_poll > 0 {
             self.busy_until = self.now + self.current.busy_poll;
@@ -204,7 +194,6 @@ impl<D: Driver> Shard<D> {
         self.retry_starved();
         self.serve_ready();
         self.serve_yielded();
-        self.flush_staged();
         self.stats().events.add(events);
         self.publish_gauges();
         self.check_stop()

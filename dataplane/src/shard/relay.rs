@@ -187,15 +187,15 @@ impl<D: Driver> Shard<D> {
         if chunked && end {
             after.extend_from_slice(LAST_CHUNK);
         }
-        if payload.len() <= COPIED_MAX {
+        let alive = if payload.len() <= COPIED_MAX {
             wire.extend_from_slice(payload);
             wire.extend_from_slice(&after);
-            self.stage(token, wire)
+            wire.is_empty() || self.send(token, &[IoSlice::new(&wire)])
         } else {
-            let alive = self.send(token, &[IoSlice::new(&wire), IoSlice::new(payload), IoSlice::new(&after)]);
-            self.spares.give(wire);
-            alive
-        }
+            self.send(token, &[IoSlice::new(&wire), IoSlice::new(payload), IoSlice::new(&after)])
+        };
+        self.spares.give(wire);
+        alive
     }
 
     /// Nothing is retried any more: the body's memory is free, unless its end is still on its way to the engine.

@@ -62,7 +62,6 @@ impl<D: Driver> Shard<D> {
                     self.reject(token, &ApiError::shutting_down());
                 }
             }
-            self.push_staged(token);
             // What the socket does not take now is lost: that must not look like an answer's end.
             let cut = self.clients.get(token).is_some_and(|client| !client.out.is_empty());
             self.drop_client(token, true, cut);
