@@ -62,7 +62,7 @@ const ATTACKS: [Attack; 6] = [
     },
     Attack {
         name: "slow read of a long stream",
-        most_kib: [256.0, 384.0],
+        most_kib: [256.0, 1152.0],
         begin: |gateway| {
             let mut raw = Raw::connect(gateway.address);
             let body = chat(r#","stream":true"#).replace(r#""m""#, r#""flood""#);
